@@ -1,0 +1,1 @@
+"""The nouns of Ozymandias: immutable values, shared by everything. Standard library only."""

@@ -1,0 +1,186 @@
+"""Instances: slot *n* of a job. Where they are assigned, and what was observed of them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from ozymandias.model.job import JobKey
+from ozymandias.model.node import Demand, NodeName
+
+
+class InstanceId(NamedTuple):
+    job: JobKey
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.job}-{self.slot}"
+
+
+class SlotState(StrEnum):
+    RUNNING = "running"  # promised and may run
+    WAITING = "waiting"  # promised, but its room or its predecessor is still being vacated
+    STOPPING = "stopping"  # to be stopped; holds its resources until the pod is gone
+
+
+class Slots:
+    """Sorted slot numbers; ``"0-7,9"`` in the store."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: tuple[int, ...] = ()) -> None:
+        self.numbers = numbers
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __contains__(self, slot: int) -> bool:
+        return slot in self.numbers
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Slots) and self.numbers == other.numbers
+
+    def __hash__(self) -> int:
+        return hash(self.numbers)
+
+    def __repr__(self) -> str:
+        return f"Slots({str(self)!r})"
+
+    @classmethod
+    def of(cls, slots: Iterable[int]) -> "Slots":
+        return cls(tuple(sorted(set(slots))))
+
+    @classmethod
+    def parse(cls, text: str) -> "Slots":
+        return cls.of(n for part in text.split(",") if part for n in _run(part))
+
+    def __str__(self) -> str:
+        return ",".join(f"{a}-{b}" if b > a else f"{a}" for a, b in self._runs())
+
+    def _runs(self) -> Iterator[tuple[int, int]]:
+        start: int | None = None
+        last = -1
+        for n in self:
+            if start is None:
+                start = n
+            elif n != last + 1:
+                yield start, last
+                start = n
+            last = n
+        if start is not None:
+            yield start, last
+
+
+def _run(part: str) -> range:
+    first, _, last = part.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Instances of one job, version and state on one node. Alike, so one entry serves them all."""
+
+    uid: str
+    version: int
+    generation: int = 0  # JobHead.restart when it was placed
+    state: SlotState
+    slots: Slots
+    demand: Demand  # of one instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What one node has of one job. Never empty: an assignment without groups is deleted."""
+
+    node: NodeName
+    job: JobKey
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """One instance on one node: an assignment seen slot by slot."""
+
+    node: NodeName
+    job: JobKey
+    slot: int
+    uid: str
+    version: int
+    generation: int
+    state: SlotState
+    demand: Demand
+
+    @property
+    def instance(self) -> InstanceId:
+        return InstanceId(self.job, self.slot)
+
+
+def instances_of(assignment: Assignment) -> Iterator[Assigned]:
+    for group in assignment.groups:
+        for slot in group.slots:
+            yield Assigned(
+                node=assignment.node,
+                job=assignment.job,
+                slot=slot,
+                uid=group.uid,
+                version=group.version,
+                generation=group.generation,
+                state=group.state,
+                demand=group.demand,
+            )
+
+
+class InstanceState(StrEnum):
+    """What a user sees of an instance."""
+
+    PENDING = "pending"  # nowhere yet
+    WAITING = "waiting"  # assigned, room not vacated yet
+    PULLING = "pulling"
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    BACKOFF = "backoff"  # will be tried again
+    FAILED = "failed"  # will not be tried again
+    COMPLETED = "completed"  # ended with 0 and its policy lets it rest
+    STOPPING = "stopping"
+    LOST = "lost"  # its node is gone and it has not been moved yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStatus:
+    name: str
+    state: str  # created, running, exited
+    healthy: bool = False
+    restarts: int = 0
+    exit_code: int | None = None
+    oom_killed: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceStatus:
+    """Observed by the node that runs it; in the store under the node's longer lease."""
+
+    slot: int
+    uid: str
+    version: int
+    generation: int = 0
+    state: InstanceState
+    healthy: bool = False
+    address: str = ""
+    restarts: int = 0
+    reason: str = ""
+    since: float = 0.0  # wall clock, when the state was entered
+    containers: tuple[ContainerStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """All statuses of one job on one node: one key in the store."""
+
+    node: NodeName
+    job: JobKey
+    instances: dict[int, InstanceStatus] = field(default_factory=dict)

@@ -1,0 +1,208 @@
+"""What a person asks for: a job, its containers, and how they are watched, stored and reached.
+
+These values are complete: the job file's defaults are filled in before a Job exists, so nothing
+downstream has to know a default. A Job is immutable and is what a version in the store holds.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, NewType
+
+JobName = NewType("JobName", str)
+Namespace = NewType("Namespace", str)
+
+DEFAULT_NAMESPACE = Namespace("default")
+DEFAULT_MEMORY_BYTES = 256 * 2**20
+DEFAULT_GRACE_SECONDS = 10.0
+
+
+class JobKey(NamedTuple):
+    """A job's name is unique in its namespace."""
+
+    namespace: Namespace
+    name: JobName
+
+    def __str__(self) -> str:
+        return self.name if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{self.name}"
+
+
+class HealthKind(StrEnum):
+    HTTP = "http"
+    TCP = "tcp"
+    EXEC = "exec"
+
+
+class RestartMode(StrEnum):
+    ALWAYS = "always"
+    ON_FAILURE = "on-failure"
+    UNLESS_STOPPED = "unless-stopped"
+    NO = "no"
+
+
+class PullPolicy(StrEnum):
+    MISSING = "missing"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class VolumeKind(StrEnum):
+    LOCAL = "local"
+    SHARED = "shared"
+
+
+class Condition(StrEnum):
+    """What a container waits for in another one before it starts."""
+
+    STARTED = "started"
+    HEALTHY = "healthy"
+
+
+class Protocol(StrEnum):
+    TCP = "tcp"
+    UDP = "udp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthCheck:
+    kind: HealthKind
+    port: int = 0  # http, tcp: a port of the container
+    path: str = "/"  # http
+    command: tuple[str, ...] = ()  # exec: argv
+    timeout_seconds: float = 5.0
+    interval_seconds: float = 10.0
+    healthy_threshold: int = 1
+    unhealthy_threshold: int = 3
+    start_period_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    mode: RestartMode = RestartMode.ALWAYS
+    attempts_max: int | None = None  # on-failure:N
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """``"80:3000"``: port 80 of the pod's own address reaches 3000 of the container.
+
+    ``host`` is a port of the machine itself, asked for in the long form; a scheduling resource.
+    """
+
+    pod: int  # the port on the pod's address
+    container: int  # the port the process listens on
+    host: int | None = None
+    protocol: Protocol = Protocol.TCP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependency:
+    container: str
+    condition: Condition = Condition.STARTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    kind: VolumeKind
+    name: str  # unique in its container's job; derived from the path when not given
+    path: str  # where the container sees it
+    space_bytes: int
+    keep: bool = False  # a local volume that outlives its instance on that node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tmpfs:
+    path: str
+    space_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    name: str
+    image: str
+    pull_policy: PullPolicy = PullPolicy.MISSING
+    entrypoint: tuple[str, ...] | None = None  # None: the image's own
+    command: tuple[str, ...] | None = None  # None: the image's own
+    environment: tuple[tuple[str, str], ...] = ()
+    ports: tuple[Port, ...] = ()
+    depends_on: tuple[Dependency, ...] = ()
+    restart: RestartPolicy = RestartPolicy()
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    cpu: float | None = None  # a limit in cores; not a scheduling resource yet
+    healthcheck: HealthCheck | None = None
+    volumes: tuple[Volume, ...] = ()
+    user: str | None = None
+    working_dir: str | None = None
+    init: bool = False
+    stop_signal: str | None = None
+    stop_grace_seconds: float = DEFAULT_GRACE_SECONDS
+    read_only: bool = False
+    tmpfs: tuple[Tmpfs, ...] = ()
+    cap_add: tuple[str, ...] = ()
+    cap_drop: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressRule:
+    """HTTP traffic for host + path prefix goes to this port of the pod's address."""
+
+    host: str  # lower case; "" means the job's default host(s)
+    path: str = "/"
+    port: int  # a port of the pod's address (Port.pod)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    name: JobName
+    namespace: Namespace = DEFAULT_NAMESPACE
+    instances: int = 1
+    containers: tuple[Container, ...]
+    # None: the default host to the first port, if there is one. Empty: not exposed at all.
+    ingress: tuple[IngressRule, ...] | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def key(self) -> JobKey:
+        return JobKey(self.namespace, self.name)
+
+    def container(self, name: str) -> Container:
+        return next(c for c in self.containers if c.name == name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHead:
+    """The small, often rewritten part of a job in the store."""
+
+    uid: str
+    version: int  # the version that all instances should have
+    wanted: int
+    deleting: bool = False
+    restart: int = 0  # raised by `ozy restart`: instances of an older generation are replaced
+    commit: str = ""  # id of the transaction that wrote this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobVersion:
+    """One immutable version of a job's specification."""
+
+    uid: str
+    version: int
+    job: Job
+    submitted_by: str = ""
+    submitted_at: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job as the cluster knows it: its head, the versions still kept, and the head's revision."""
+
+    key: JobKey
+    head: JobHead
+    head_revision: int
+    versions: dict[int, JobVersion] = field(default_factory=dict)
+
+    @property
+    def current(self) -> JobVersion | None:
+        """The version that is wanted; None if its record is unreadable."""
+        return self.versions.get(self.head.version)

@@ -1,0 +1,135 @@
+"""What machines offer: resources, the ledger of what was promised, presence under a lease."""
+
+from dataclasses import dataclass, field
+from typing import NewType, Self
+
+from ozymandias.model.job import Job, Protocol, VolumeKind
+
+NodeName = NewType("NodeName", str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class HostPort:
+    """A port of the machine itself; one owner at a time."""
+
+    port: int
+    protocol: Protocol = Protocol.TCP
+
+    def __str__(self) -> str:
+        return f"{self.port}/{self.protocol}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+
+    def __add__(self, other: "Resources") -> "Resources":
+        return Resources(
+            memory_bytes=self.memory_bytes + other.memory_bytes,
+            disk_bytes=self.disk_bytes + other.disk_bytes,
+        )
+
+    def __sub__(self, other: "Resources") -> "Resources":
+        return Resources(
+            memory_bytes=self.memory_bytes - other.memory_bytes,
+            disk_bytes=self.disk_bytes - other.disk_bytes,
+        )
+
+    def fits_in(self, other: "Resources") -> bool:
+        return self.memory_bytes <= other.memory_bytes and self.disk_bytes <= other.disk_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What one instance takes of a node."""
+
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    host_ports: tuple[HostPort, ...] = ()
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        volumes = [v for c in job.containers for v in c.volumes if v.kind is VolumeKind.LOCAL]
+        ports = {
+            HostPort(port=p.host, protocol=p.protocol)
+            for c in job.containers
+            for p in c.ports
+            if p.host is not None
+        }
+        return cls(
+            memory_bytes=sum(c.memory_bytes for c in job.containers),
+            disk_bytes=sum(v.space_bytes for v in volumes),
+            host_ports=tuple(sorted(ports)),
+        )
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(memory_bytes=self.memory_bytes, disk_bytes=self.disk_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """A sum of demands."""
+
+    resources: Resources = Resources()
+    host_ports: tuple[HostPort, ...] = ()  # sorted
+
+    def plus(self, demand: Demand) -> "Totals":
+        return Totals(
+            resources=self.resources + demand.resources,
+            host_ports=tuple(sorted((*self.host_ports, *demand.host_ports))),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """What may be promised on a node, and what is. Every change to a node compares and rewrites it.
+
+    ``held`` sums running + stopping, ``promised`` sums running + waiting; neither ever exceeds
+    ``allocatable``. A terminating pod therefore never makes room that is not there yet.
+    """
+
+    capacity: Resources
+    reserve: Resources = Resources()
+    labels: dict[str, str] = field(default_factory=dict)
+    is_cordoned: bool = False
+    held: Totals = Totals()
+    promised: Totals = Totals()
+    commit: str = ""  # id of the transaction that wrote this
+
+    @property
+    def allocatable(self) -> Resources:
+        return self.capacity - self.reserve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """A node's record under its lease: it is there while the lease lives."""
+
+    address: str  # where its pods' host ports and its ingress are reached
+    machine_id: str
+    session: str  # of the daemon process that holds it
+    daemon_version: str
+    api: str  # URL of its API, for peers
+    degraded: str = ""  # why it takes no new work, e.g. podman does not answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    name: NodeName
+    ledger: Ledger
+    ledger_revision: int
+    presence: Presence | None = None
+    presence_revision: int = 0  # create revision of the presence record; the node's epoch
+    presence_lease: int = 0
+
+    @property
+    def is_alive(self) -> bool:
+        return self.presence is not None
+
+    @property
+    def is_schedulable(self) -> bool:
+        return (
+            self.presence is not None and not self.presence.degraded and not self.ledger.is_cordoned
+        )

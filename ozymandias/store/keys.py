@@ -1,0 +1,101 @@
+"""The key layout in etcd, in one table. Nothing else spells a key.
+
+    format                          schema version and the cluster's id
+    nodes/<node>            LEASE 1 presence
+    ledger/<node>                   what may be promised on a node, and what is
+    jobs/<namespace>/<job>          head: uid, version, wanted count
+    versions/<namespace>/<job>/<n>  the specification, immutable
+    assignments/<node>/<namespace>/<job>
+    status/<node>/<namespace>/<job> LEASE 2
+    claims/ingress/<host>/<path>    owner of an ingress host and path
+    events/<node>/<n mod 500>       ring of what happened
+    settings/...
+
+Names of CoreDNS live beside, under /skydns, with labels in reverse (LEASE 2).
+"""
+
+from ozymandias.model.job import JobKey, JobName, Namespace
+from ozymandias.model.node import NodeName
+
+ROOT = b"/ozymandias/v1/"
+FORMAT = ROOT + b"format"
+NODES = ROOT + b"nodes/"
+LEDGERS = ROOT + b"ledger/"
+JOBS = ROOT + b"jobs/"
+VERSIONS = ROOT + b"versions/"
+ASSIGNMENTS = ROOT + b"assignments/"
+STATUS = ROOT + b"status/"
+CLAIMS = ROOT + b"claims/ingress/"
+EVENTS = ROOT + b"events/"
+SKYDNS = b"/skydns/"
+
+EVENTS_PER_NODE = 500
+
+
+def node(name: NodeName) -> bytes:
+    return NODES + name.encode()
+
+
+def ledger(name: NodeName) -> bytes:
+    return LEDGERS + name.encode()
+
+
+def job(key: JobKey) -> bytes:
+    return JOBS + f"{key.namespace}/{key.name}".encode()
+
+
+def versions(key: JobKey) -> bytes:
+    return VERSIONS + f"{key.namespace}/{key.name}/".encode()
+
+
+def version(key: JobKey, number: int) -> bytes:
+    # Ten digits, so that keys sort as numbers do.
+    return versions(key) + f"{number:010d}".encode()
+
+
+def assignments(name: NodeName) -> bytes:
+    return ASSIGNMENTS + name.encode() + b"/"
+
+
+def assignment(name: NodeName, key: JobKey) -> bytes:
+    return assignments(name) + f"{key.namespace}/{key.name}".encode()
+
+
+def statuses(name: NodeName) -> bytes:
+    return STATUS + name.encode() + b"/"
+
+
+def status(name: NodeName, key: JobKey) -> bytes:
+    return statuses(name) + f"{key.namespace}/{key.name}".encode()
+
+
+def claim(host_and_path: str) -> bytes:
+    return CLAIMS + host_and_path.encode()
+
+
+def events(name: NodeName) -> bytes:
+    return EVENTS + name.encode() + b"/"
+
+
+def event(name: NodeName, number: int) -> bytes:
+    return events(name) + f"{number % EVENTS_PER_NODE:03d}".encode()
+
+
+def dns(name: str) -> bytes:
+    """``0.web.default.ozy.internal`` -> ``/skydns/internal/ozy/default/web/0``."""
+    return SKYDNS + "/".join(reversed(name.lower().rstrip(".").split("."))).encode()
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The first key after all keys with this prefix."""
+    trimmed = prefix.rstrip(b"\xff")
+    return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else b"\0"
+
+
+def parts(key: bytes, prefix: bytes) -> tuple[str, ...]:
+    """The path segments of a key below a prefix. UnicodeDecodeError is a ValueError."""
+    return tuple(key[len(prefix) :].decode().split("/"))
+
+
+def job_key(namespace: str, name: str) -> JobKey:
+    return JobKey(Namespace(namespace), JobName(name))

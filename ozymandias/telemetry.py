@@ -1,0 +1,62 @@
+"""Log events: a name plus keys, to stderr; and the counters that `/metrics` shows.
+
+`log("instance.started", job="web", reason="...")`. Nothing here knows what the events mean.
+"""
+
+import sys
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+REGISTRY = CollectorRegistry()
+
+COMMITS = Counter(
+    "ozymandias_commits", "Schedule transactions by outcome.", ["outcome"], registry=REGISTRY
+)
+ACTIONS = Counter(
+    "ozymandias_actions", "What this node did to its pods.", ["kind", "outcome"], registry=REGISTRY
+)
+PROBES = Counter("ozymandias_probes", "Health checks by result.", ["result"], registry=REGISTRY)
+LOOP_LAG = Gauge(
+    "ozymandias_loop_lag_seconds", "How late the event loop last woke up.", registry=REGISTRY
+)
+INSTANCES = Gauge(
+    "ozymandias_instances",
+    "Instances assigned to this node, by state.",
+    ["state"],
+    registry=REGISTRY,
+)
+API_SECONDS = Histogram(
+    "ozymandias_api_seconds", "Time to answer API requests.", ["method", "route"], registry=REGISTRY
+)
+
+
+def configure(*, json: bool = False) -> None:
+    """Log lines on stderr: readable, or one JSON object each."""
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+_logger = structlog.get_logger()
+
+
+def log(event: str, **keys: Any) -> None:
+    _logger.info(event, **keys)
+
+
+def warn(event: str, **keys: Any) -> None:
+    _logger.warning(event, **keys)
