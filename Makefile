@@ -1,0 +1,63 @@
+# `make` lists the targets. Everything runs from the virtual environment that `setup` makes.
+
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+# podman, networks and volumes need root; where make does not run as root, sudo is asked.
+ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
+PYTEST := $(PYTHON) -m pytest $(PYTEST_ARGS)
+SEED ?= 1
+MINUTES ?= 10
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster \
+	simulate bench lint types format lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install what this machine lacks: Debian packages, .venv, images (quick when all is there)
+	@deploy/setup/setup.sh
+
+demo: setup ## a cluster of three on this machine: a job, its name, a request, a lost node (KEEP=1 keeps it)
+	@$(ROOT) env KEEP="$(KEEP)" $(PYTHON) -m ozymandias.cluster.demo
+
+test: setup lint types ## everything: lint, types, all tests, and that nothing is left behind
+	@$(ROOT) $(PYTHON) deploy/setup/leftovers.py $(MAKE) --no-print-directory test-all
+
+test-all: test-unit test-simulation test-integration test-cluster
+
+test-unit: setup ## pure decisions and house rules, in seconds
+	$(PYTEST) tests/unit
+
+test-simulation: setup ## whole clusters in virtual time
+	$(PYTEST) tests/simulation
+
+test-integration: setup ## one real thing at a time: etcd, podman, the edges
+	$(ROOT) $(PYTEST) tests/integration
+
+test-cluster: setup ## real daemons on real etcd and podman: kill, restart, heal
+	$(ROOT) $(PYTEST) tests/cluster
+
+simulate: setup ## one simulated cluster: make simulate SEED=7 MINUTES=10
+	$(PYTHON) -m ozymandias.sim --seed $(SEED) --minutes $(MINUTES)
+
+bench: setup ## the figures, one JSON line each
+	@$(ROOT) $(PYTHON) -m bench
+
+lint: setup ## ruff: rules and format
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: setup ## mypy, strict
+	.venv/bin/mypy
+
+format: setup ## let ruff put the format right
+	.venv/bin/ruff check --fix-only --quiet .
+	.venv/bin/ruff format .
+
+lock: ## write requirements.lock anew from pyproject.toml
+	@deploy/setup/lock.sh
+
+clean: ## remove what setup and the tools made in this directory (not packages, not images)
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
