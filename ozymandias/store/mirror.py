@@ -1,0 +1,216 @@
+"""A copy of the cluster in memory, fed by one watch, handing out Snapshots.
+
+The mirror applies whole revisions only, so every Snapshot is the cluster at one revision and each
+object in it knows the revision it was read at: a later compare needs no second read. What can't
+be decoded is left out with a warning; one poisoned key must not stop every peer.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ozymandias.model.event import EventRecord
+from ozymandias.model.instance import Assignment, JobStatus
+from ozymandias.model.job import JobHead, JobKey, JobRecord, JobVersion
+from ozymandias.model.node import Ledger, Node, NodeName, Presence
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.ports import KV, Event, Listing, Store, Unavailable
+from ozymandias.store import codec, keys
+from ozymandias.telemetry import warn
+
+
+class Mirror:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changed = asyncio.Event()
+        self._snapshot: Snapshot | None = None
+        self.is_ready = False
+        self.revision = 0
+        self.cluster = ""  # the cluster's id, "" until the format record was seen
+        self._clear()
+
+    def _clear(self) -> None:
+        self._presences: dict[NodeName, tuple[Presence, KV]] = {}
+        self._ledgers: dict[NodeName, tuple[Ledger, int]] = {}
+        self._heads: dict[JobKey, tuple[JobHead, int]] = {}
+        self._versions: dict[JobKey, dict[int, JobVersion]] = {}
+        self._assignments: dict[tuple[NodeName, JobKey], Assignment] = {}
+        self._statuses: dict[tuple[NodeName, JobKey], JobStatus] = {}
+        self._claims: dict[str, JobKey] = {}
+        self._events: dict[bytes, EventRecord] = {}
+        # Built from the above, one object at a time, when something of theirs has changed.
+        self._nodes: dict[NodeName, Node] = {}
+        self._jobs: dict[JobKey, JobRecord] = {}
+
+    async def run(self) -> None:
+        """Follow the store until cancelled."""
+        async for item in self._store.mirror(keys.ROOT):
+            if isinstance(item, Listing):
+                self._restart(item)
+            else:
+                self._follow(item)
+
+    def _restart(self, listing: Listing) -> None:
+        self._clear()
+        for kv in listing.kvs:
+            self._apply(kv, deleted=False)
+        self.is_ready = True
+        self._publish(max(listing.revision, self.revision))
+
+    def _follow(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._apply(event.kv, deleted=event.deleted)
+        if events:
+            self._publish(events[-1].kv.mod_revision)
+
+    def _publish(self, revision: int) -> None:
+        self.revision = revision
+        self._snapshot = None
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # Reading ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The cluster now; the same object until something changes."""
+        if self._snapshot is None:
+            self._snapshot = Snapshot(
+                revision=self.revision,
+                nodes=dict(self._nodes),
+                jobs=dict(self._jobs),
+                assignments=dict(self._assignments),
+                statuses=dict(self._statuses),
+                claims=dict(self._claims),
+                last_versions={key: max(found) for key, found in self._versions.items() if found},
+            )
+        return self._snapshot
+
+    def versions(self, key: JobKey) -> tuple[JobVersion, ...]:
+        """The kept versions of a job, oldest first; they outlive the job."""
+        return tuple(version for _, version in sorted(self._versions.get(key, {}).items()))
+
+    def events(self) -> tuple[EventRecord, ...]:
+        """What happened, on all nodes, oldest first."""
+        return tuple(sorted(self._events.values(), key=lambda e: (e.time, e.node, e.number)))
+
+    async def changed(self, after: int) -> int:
+        """Wait until the mirror is beyond a revision; the one it has then."""
+        while self.revision <= after:
+            await self._changed.wait()
+        return self.revision
+
+    async def reached(self, revision: int, timeout: float = 10.0) -> None:
+        """Wait until the mirror shows a revision of ours; Unavailable when it does not come."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self.changed(revision - 1)
+        except TimeoutError:
+            raise Unavailable(f"the watch is stuck before revision {revision}") from None
+
+    async def wait(self) -> None:
+        """Wait for the next change, whatever it is."""
+        await self._changed.wait()
+
+    # Applying -----------------------------------------------------------------------------------
+
+    def _apply(self, kv: KV, *, deleted: bool) -> None:
+        try:
+            self._apply_decoded(kv, deleted)
+        except ValueError as error:
+            with contextlib.suppress(ValueError):  # of the key itself
+                self._apply_decoded(kv, True)
+            warn("store.undecodable", key=kv.key.decode(errors="replace"), reason=str(error))
+
+    def _apply_decoded(self, kv: KV, deleted: bool) -> None:
+        key = kv.key
+        if key.startswith(keys.ASSIGNMENTS):
+            node, job = _node_and_job(key, keys.ASSIGNMENTS)
+            if deleted:
+                self._assignments.pop((node, job), None)
+            else:
+                groups = codec.decode_groups(kv.value)
+                self._assignments[node, job] = Assignment(node=node, job=job, groups=groups)
+        elif key.startswith(keys.STATUS):
+            node, job = _node_and_job(key, keys.STATUS)
+            if deleted:
+                self._statuses.pop((node, job), None)
+            else:
+                found = codec.decode_statuses(kv.value)
+                self._statuses[node, job] = JobStatus(node=node, job=job, instances=found)
+        elif key.startswith((keys.LEDGERS, keys.NODES)):
+            self._apply_node(kv, deleted)
+        elif key.startswith((keys.JOBS, keys.VERSIONS)):
+            self._apply_job(kv, deleted)
+        elif key.startswith(keys.CLAIMS):
+            claim = key[len(keys.CLAIMS) :].decode()
+            if deleted:
+                self._claims.pop(claim, None)
+            else:
+                self._claims[claim] = keys.job_key(*codec.decode(str, kv.value).split("/", 1))
+        elif key.startswith(keys.EVENTS):
+            if deleted:
+                self._events.pop(key, None)
+            else:
+                self._events[key] = codec.decode(EventRecord, kv.value)
+        elif key == keys.FORMAT and not deleted:
+            self.cluster = codec.decode(codec.Format, kv.value).cluster
+
+    def _apply_node(self, kv: KV, deleted: bool) -> None:
+        prefix = keys.NODES if kv.key.startswith(keys.NODES) else keys.LEDGERS
+        name = NodeName(kv.key[len(prefix) :].decode())
+        if prefix is keys.NODES:
+            self._presences.pop(name, None)
+            if not deleted:
+                self._presences[name] = (codec.decode(Presence, kv.value), kv)
+        else:
+            self._ledgers.pop(name, None)
+            if not deleted:
+                self._ledgers[name] = (codec.decode(Ledger, kv.value), kv.mod_revision)
+        self._nodes.pop(name, None)
+        if name in self._ledgers:
+            ledger, ledger_revision = self._ledgers[name]
+            node = Node(name=name, ledger=ledger, ledger_revision=ledger_revision)
+            if name in self._presences:
+                presence, record = self._presences[name]
+                node = replace(
+                    node,
+                    presence=presence,
+                    presence_revision=record.create_revision,
+                    presence_lease=record.lease,
+                )
+            self._nodes[name] = node
+
+    def _apply_job(self, kv: KV, deleted: bool) -> None:
+        if kv.key.startswith(keys.JOBS):
+            job = keys.job_key(*_two(keys.parts(kv.key, keys.JOBS)))
+            self._heads.pop(job, None)
+            if not deleted:
+                self._heads[job] = (codec.decode(JobHead, kv.value), kv.mod_revision)
+        else:
+            namespace, name, number = keys.parts(kv.key, keys.VERSIONS)
+            job = keys.job_key(namespace, name)
+            versions = dict(self._versions.get(job, {}))
+            versions.pop(int(number), None)
+            if not deleted:
+                versions[int(number)] = codec.decode(JobVersion, kv.value)
+            self._versions[job] = versions
+        self._jobs.pop(job, None)
+        if job in self._heads:
+            head, head_revision = self._heads[job]
+            self._jobs[job] = JobRecord(
+                key=job,
+                head=head,
+                head_revision=head_revision,
+                versions=self._versions.get(job, {}),
+            )
+
+
+def _two(parts: Iterable[str]) -> tuple[str, str]:
+    first, second = parts
+    return first, second
+
+
+def _node_and_job(key: bytes, prefix: bytes) -> tuple[NodeName, JobKey]:
+    node, namespace, name = keys.parts(key, prefix)
+    return NodeName(node), keys.job_key(namespace, name)
