@@ -20,6 +20,7 @@ DEFAULT_FILE = Path("/etc/ozymandias/ozymandias.toml")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     name: str = ""  # default: the host name
+    cluster: str = ""  # id of the cluster to found; default: made up by the first daemon
     address: str = "127.0.0.1"
     memory: str = ""  # what may be allocated, e.g. "8G"; default: all of the host's
     disk: str = ""
