@@ -270,6 +270,10 @@ class Runtime(Protocol):
         """Start a created or exited container; starts the pod's network if it is down."""
         ...
 
+    async def stop_container(self, pod: PodId, container: str) -> None:
+        """Stop one container with its signal and grace, then SIGKILL. Fine if it does not run."""
+        ...
+
     async def stop_pod(self, pod: PodId) -> None:
         """Stop all containers, dependants first, each with its signal and grace, then SIGKILL."""
         ...

@@ -74,6 +74,7 @@ class Plan:
 class ActionKind(StrEnum):
     CREATE = "create"  # pull, make volumes and the pod, create its containers
     START = "start"  # start one container
+    RESTART = "restart"  # stop one container that is unhealthy, and start it again
     STOP = "stop"  # stop the pod's containers with grace, then remove pod and volumes
     REMOVE = "remove"  # remove what is left of a pod that does not run
 
@@ -85,5 +86,5 @@ class Action:
     kind: ActionKind
     pod: PodId
     spec: Pod | None = None  # create: what to make
-    container: str = ""  # start
+    container: str = ""  # start, restart
     reason: str

@@ -59,6 +59,12 @@ class SimRuntime:
     async def start_container(self, pod: PodId, container: str) -> None:
         await self._call("start_container", lambda: self._host.start(pod, container))
 
+    async def stop_container(self, pod: PodId, container: str) -> None:
+        await self._call("stop_container")
+        found = self._host.pods.get(pod)
+        if found and container in found.containers:
+            await self._until_exited(pod, container, self._host.signal_stop(pod, container))
+
     async def stop_pod(self, pod: PodId) -> None:
         await self._call("stop_pod")
         found = self._host.pods.get(pod)
