@@ -112,6 +112,7 @@ class Presence:
     session: str  # of the daemon process that holds it
     daemon_version: str
     api: str  # URL of its API, for peers
+    long_lease: int = 0  # of its statuses and names, which outlive a blink of the lease
     degraded: str = ""  # why it takes no new work, e.g. podman does not answer
 
 

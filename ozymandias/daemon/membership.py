@@ -1,0 +1,323 @@
+"""This node's place in the cluster: its leases, its presence record, and the fence of its writes.
+
+On start, and again whenever the lease was lost while etcd answers:
+
+- the record is there and its lease lives: take it over (a restart of the daemon); running pods are
+  adopted as they are;
+- the record is gone: register, one transaction that writes record and ledger and marks every pod
+  found running but no longer assigned here as stopping; what is still assigned is reclaimed;
+- the record belongs to another machine: refuse to start.
+
+Past its lease's deadline, with etcd silent, the daemon goes on without a session: it commits and
+starts nothing, stops nothing, answers 503, and joins again when it can. The pods keep running.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ozymandias.model.node import NodeName, Presence, Resources
+from ozymandias.ports import (
+    Ambiguous,
+    Clock,
+    Compare,
+    Lease,
+    LeaseLost,
+    PortError,
+    Put,
+    Runtime,
+    RuntimeFailed,
+    Store,
+)
+from ozymandias.problems import NODE_NAME_TAKEN, Problem, ProblemError
+from ozymandias.store import codec, keys
+from ozymandias.store.mirror import Mirror
+from ozymandias.store.registration import Offer, ensure_format, register
+from ozymandias.telemetry import log, warn
+
+LONG_LEASE_FACTOR = 4  # statuses and names live this much longer than the presence
+RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this node is and what it offers; all of it from the configuration."""
+
+    name: NodeName
+    machine_id: str
+    address: str
+    api: str
+    daemon_version: str
+    capacity: Resources
+    reserve: Resources = Resources()
+    labels: tuple[tuple[str, str], ...] = ()
+    lease_ttl_seconds: int = 15
+    start_clean: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A stretch of membership. ``epoch`` is the create revision of the presence record."""
+
+    node: NodeName
+    lease: Lease
+    long_lease: Lease
+    epoch: int
+    revision: int  # nothing older than this may be acted upon
+
+
+class Membership:
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        store: Store,
+        mirror: Mirror,
+        runtime: Runtime,
+        clock: Clock,
+        degraded: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._identity = identity
+        self._store = store
+        self._mirror = mirror
+        self._runtime = runtime
+        self._clock = clock
+        self._degraded = degraded
+        self._changed = asyncio.Event()
+        self._poke = asyncio.Event()
+        self._id = f"{clock.random.getrandbits(64):016x}"  # of this process
+        self.session: Session | None = None
+        self.waiting_for = "the store"  # why there is no session, for people
+
+    # For the other loops ------------------------------------------------------------------------
+
+    def valid(self) -> Session | None:
+        """The session, if its lease has not run out by our own clock."""
+        session = self.session
+        if session is not None and self._clock.boot() < session.lease.deadline:
+            return session
+        return None
+
+    def fence(self) -> tuple[Compare, ...]:
+        """What every write of this daemon compares; LeaseLost when there is no valid session."""
+        session = self.valid()
+        if session is None:
+            raise LeaseLost(f"no session: waiting for {self.waiting_for}")
+        key = keys.node(session.node)
+        return (
+            Compare(key, "create", "=", session.epoch),
+            Compare(key, "lease", "=", session.lease.id),
+        )
+
+    async def wait_session(self) -> Session:
+        while self.session is None:
+            await self._changed.wait()
+        return self.session
+
+    async def changed(self) -> None:
+        """Wait until a session begins or ends."""
+        await self._changed.wait()
+
+    def poke(self) -> None:
+        """The node's health may have changed: look whether its record must say so."""
+        self._poke.set()
+
+    # The loop -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                session = await self._join()
+            except PortError as error:
+                self._wait_for(f"etcd ({error})" if str(error) else "etcd")
+                pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
+                attempt += 1
+                await asyncio.sleep(pause * self._clock.random.uniform(0.75, 1.25))
+                continue
+            attempt = 0
+            self._set(session)
+            try:
+                await self._hold(session)
+            except ExceptionGroup as group:
+                _, others = group.split(PortError)
+                if others:
+                    raise others from None
+                reason = _first(group)
+                warn("session.lost", node=self._identity.name, reason=str(reason))
+                self._wait_for(f"a new session ({reason})")
+            finally:
+                self._set(None)
+
+    def _wait_for(self, what: str) -> None:
+        if what != self.waiting_for:
+            log("session.waiting", node=self._identity.name, reason=f"waiting for {what}")
+        self.waiting_for = what
+
+    def _set(self, session: Session | None) -> None:
+        self.session = session
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _hold(self, session: Session) -> None:
+        """Keep both leases and watch the own record, until one of them fails."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._store.keep(session.lease))
+            group.create_task(self._store.keep(session.long_lease))
+            group.create_task(self._watch_record(session))
+            group.create_task(self._report_health(session))
+
+    async def _watch_record(self, session: Session) -> None:
+        """The mirror may know earlier than the next keep-alive that the record is gone."""
+        revision = session.revision
+        while True:
+            await self._mirror.reached(session.revision)
+            node = self._mirror.snapshot().nodes.get(session.node)
+            presence = node.presence if node else None
+            if node is None or presence is None or node.presence_revision != session.epoch:
+                raise LeaseLost("the presence record is gone")
+            if presence.session != self._id:
+                raise ProblemError(
+                    NODE_NAME_TAKEN(f"Another daemon has taken over the name {session.node}.")
+                )
+            revision = await self._mirror.changed(revision)
+
+    async def _report_health(self, session: Session) -> None:
+        """Write into the record why this node takes no new work, or that it does again."""
+        while True:
+            self._poke.clear()
+            node = self._mirror.snapshot().nodes.get(session.node)
+            presence = node.presence if node else None
+            if presence is not None and presence.degraded != self._degraded():
+                told = replace(presence, degraded=self._degraded())
+                put = Put(keys.node(session.node), codec.encode(told), session.lease.id)
+                try:
+                    result = await self._store.txn(self.fence(), [put])
+                    await self._mirror.reached(result.revision)
+                except LeaseLost:
+                    raise
+                except PortError as error:
+                    warn("node.health_not_written", reason=str(error))
+                    await asyncio.sleep(RETRY_SECONDS[-1])
+                    continue
+            await self._poke.wait()
+
+    # Joining ------------------------------------------------------------------------------------
+
+    async def _join(self) -> Session:
+        identity = self._identity
+        await ensure_format(self._store, f"{self._clock.random.getrandbits(48):012x}")
+        while not self._mirror.is_ready:
+            await self._mirror.wait()
+        if identity.start_clean and self.session is None:
+            await self._remove_all()
+        while True:
+            record = await self._store.get(keys.node(identity.name))
+            if record is None:
+                session = await self._register()
+            else:
+                presence = codec.decode(Presence, record.value)
+                if presence.machine_id != identity.machine_id:
+                    raise ProblemError(_taken(identity, presence))
+                session = await self._take_over(presence, record.lease, record.create_revision)
+            if session is not None:
+                await self._mirror.reached(session.revision)
+                return session
+            await asyncio.sleep(RETRY_SECONDS[0])
+
+    async def _take_over(self, presence: Presence, lease_id: int, epoch: int) -> Session | None:
+        """The lease of a former process of this node still lives: go on with it."""
+        identity = self._identity
+        lease = await self._store.adopt(lease_id)
+        if lease is None:
+            return None  # its record is about to vanish; then register
+        long_lease = await self._long_lease(presence.long_lease)
+        mine = self._presence(long_lease.id, presence.degraded)
+        key = keys.node(identity.name)
+        compare = (Compare(key, "create", "=", epoch), Compare(key, "lease", "=", lease.id))
+        try:
+            result = await self._store.txn(compare, [Put(key, codec.encode(mine), lease.id)])
+        except Ambiguous:
+            return None  # look again: taking over twice is harmless
+        if not result.succeeded:
+            return None
+        log("session.adopted", node=identity.name, reason="the lease of the last run still lives")
+        return Session(
+            node=identity.name,
+            lease=lease,
+            long_lease=long_lease,
+            epoch=epoch,
+            revision=result.revision,
+        )
+
+    async def _register(self) -> Session | None:
+        """The lease is gone: one transaction brings the node back with what really runs on it."""
+        identity = self._identity
+        degraded = ""
+        try:
+            found = tuple(pod.id for pod in await self._runtime.list_pods())
+        except RuntimeFailed as error:
+            # Without the truth about its pods the node joins, but takes no work until it is known.
+            found, degraded = (), f"podman does not answer: {error}"
+        lease = await self._store.grant(identity.lease_ttl_seconds)
+        long_lease = await self._long_lease(0)
+        offer = Offer(
+            node=identity.name,
+            presence=self._presence(long_lease.id, degraded),
+            capacity=identity.capacity,
+            reserve=identity.reserve,
+            labels=dict(identity.labels),
+            found=found,
+        )
+        commit = f"{self._clock.random.getrandbits(64):016x}"
+        revision = await register(self._store, self._mirror, offer, lease.id, commit)
+        if revision is None:
+            await self._store.revoke(lease)
+            await self._store.revoke(long_lease)
+            return None
+        log("session.registered", node=identity.name, reason=f"{len(found)} pods found")
+        return Session(
+            node=identity.name,
+            lease=lease,
+            long_lease=long_lease,
+            epoch=revision,
+            revision=revision,
+        )
+
+    async def _long_lease(self, lease_id: int) -> Lease:
+        adopted = await self._store.adopt(lease_id) if lease_id else None
+        ttl = self._identity.lease_ttl_seconds * LONG_LEASE_FACTOR
+        return adopted or await self._store.grant(ttl)
+
+    def _presence(self, long_lease: int, degraded: str) -> Presence:
+        identity = self._identity
+        return Presence(
+            address=identity.address,
+            machine_id=identity.machine_id,
+            session=self._id,
+            daemon_version=identity.daemon_version,
+            api=identity.api,
+            long_lease=long_lease,
+            degraded=degraded,
+        )
+
+    async def _remove_all(self) -> None:
+        for pod in await self._runtime.list_pods():
+            log("pod.removed", pod=pod.id.name, reason="start_clean")
+            await self._runtime.remove_pod(pod.id)
+        self._identity = replace(self._identity, start_clean=False)
+
+
+def _taken(identity: Identity, presence: Presence) -> Problem:
+    return NODE_NAME_TAKEN(
+        f"A node named {identity.name} is alive on another machine, at {presence.address}.",
+        hint="Give this node another name ([node] name), or stop the other one first.",
+        node=identity.name,
+    )
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

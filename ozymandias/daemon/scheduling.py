@@ -1,0 +1,156 @@
+"""What any peer may decide: lost nodes, rollouts, pending instances, tidying up.
+
+Level-triggered: whenever the mirror changes the loop asks `core` what is to be done now. Peers
+take turns by rank, a hash of (what, peer): the first acts at once, the others 50 ms apart, and
+by then usually find nothing left to do. If the first is dead or cut off, the next one acts.
+"""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+
+from ozymandias.core.loss import Loss, judge_loss
+from ozymandias.core.rollout import plan_rollout
+from ozymandias.core.schedule import plan_pending, plan_repair, plan_tidy
+from ozymandias.daemon.events import EventLog
+from ozymandias.daemon.membership import Membership
+from ozymandias.model.node import NodeName
+from ozymandias.model.plan import Plan
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.ports import Clock, StoreError
+from ozymandias.problems import Problem
+from ozymandias.store.commit import Committer
+from ozymandias.store.mirror import Mirror
+from ozymandias.telemetry import warn
+
+RANK_SECONDS = 0.05
+RANK_SECONDS_MAX = 1.0
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """Something to be done, and what it is called so that peers rank themselves alike."""
+
+    what: str
+    plan: Plan
+
+
+class Scheduler:
+    def __init__(
+        self,
+        *,
+        node: NodeName,
+        mirror: Mirror,
+        committer: Committer,
+        membership: Membership,
+        events: EventLog,
+        clock: Clock,
+        breaker_seconds: float,
+    ) -> None:
+        self._node = node
+        self._mirror = mirror
+        self._committer = committer
+        self._membership = membership
+        self._events = events
+        self._clock = clock
+        self._breaker_seconds = breaker_seconds
+        self._started = clock.boot()
+        self._missing_since: dict[NodeName, float] = {}
+        self._seen_alive: set[NodeName] = set()
+        self._first_wanted: tuple[str, float] = ("", 0.0)  # what, and since when
+
+    async def run(self) -> None:
+        while True:
+            await self._membership.wait_session()
+            revision = self._mirror.revision
+            due = await self._step()
+            await self._sleep(revision, due)
+
+    async def _sleep(self, revision: int, due: float | None) -> None:
+        """Until the cluster changes, or until a time on the boot clock."""
+        timeout = None if due is None else max(0.0, due - self._clock.boot())
+        try:
+            async with asyncio.timeout(timeout):
+                await self._mirror.changed(revision)
+        except TimeoutError:
+            pass
+
+    async def _step(self) -> float | None:
+        """Do what is due now; when to look again at the latest."""
+        now = self._clock.boot()
+        snapshot = self._mirror.snapshot()
+        loss = self._look_for_losses(snapshot, now)
+        proposal = propose(snapshot, loss.dead)
+        if proposal is None:
+            self._first_wanted = ("", 0.0)
+            return loss.look_again
+        if self._first_wanted[0] != proposal.what:
+            self._first_wanted = (proposal.what, now)
+        due = self._first_wanted[1] + delay(snapshot, proposal.what, self._node)
+        if now < due:
+            return due if loss.look_again is None else min(due, loss.look_again)
+        return await self._commit(loss)
+
+    async def _commit(self, loss: Loss) -> float | None:
+        """Decide on what is true at the commit, not on what was true when the wait began."""
+
+        def decide(snapshot: Snapshot) -> Plan | None:
+            still_dead = frozenset(
+                n for n in loss.dead if (node := snapshot.nodes.get(n)) and not node.is_alive
+            )
+            proposal = propose(snapshot, still_dead)
+            return proposal.plan if proposal else None
+
+        try:
+            outcome = await self._committer.commit(decide)
+        except StoreError as error:
+            warn("schedule.not_committed", reason=str(error))
+            return self._clock.boot() + RETRY_SECONDS
+        if isinstance(outcome, Problem):
+            warn("schedule.not_committed", reason=outcome.detail)
+            return self._clock.boot() + RETRY_SECONDS
+        if not outcome.plan.is_empty:
+            self._events.narrate(outcome.plan)
+        self._first_wanted = ("", 0.0)
+        return self._clock.boot()  # there may be more to do
+
+    def _look_for_losses(self, snapshot: Snapshot, now: float) -> Loss:
+        for name, node in snapshot.nodes.items():
+            if node.is_alive:
+                self._seen_alive.add(name)
+                self._missing_since.pop(name, None)
+            else:
+                self._missing_since.setdefault(name, now)
+        return judge_loss(
+            snapshot,
+            missing_since=self._missing_since,
+            seen_alive=frozenset(self._seen_alive),
+            started=self._started,
+            now=now,
+            breaker_seconds=self._breaker_seconds,
+        )
+
+
+def propose(snapshot: Snapshot, dead: frozenset[NodeName]) -> Proposal | None:
+    """The most urgent thing to be done: repair before rollout before pending before tidying."""
+    if dead and (plan := plan_repair(snapshot, dead)):
+        return Proposal(what="repair " + " ".join(sorted(dead)), plan=plan)
+    for name, planner in (
+        ("rollout", plan_rollout),
+        ("pending", plan_pending),
+        ("tidy", plan_tidy),
+    ):
+        if plan := planner(snapshot):
+            return Proposal(what=name, plan=plan)
+    return None
+
+
+def delay(snapshot: Snapshot, what: str, node: NodeName) -> float:
+    """How long this peer lets others go first: its rank among the living times 50 ms."""
+    order = sorted(
+        (name for name, peer in snapshot.nodes.items() if peer.is_alive),
+        key=lambda name: hashlib.blake2b(f"{what}\0{name}".encode(), digest_size=8).digest(),
+    )
+    rank = order.index(node) if node in order else len(order)
+    return min(rank * RANK_SECONDS, RANK_SECONDS_MAX)

@@ -1,0 +1,117 @@
+"""The second half of the door: how a node joins, in one transaction.
+
+Record absent, own ledger unchanged -> record, ledger, and a `stopping` entry for each pod found
+running but not assigned here. While a node was absent nobody could give it anything, so what it
+still runs fits; counting it as stopping keeps its room taken until the pods are really gone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ozymandias.core.apply import merged, totals
+from ozymandias.core.pods import pod_id
+from ozymandias.model.instance import Assignment, Group, Slots, SlotState
+from ozymandias.model.job import JobKey
+from ozymandias.model.node import Demand, Ledger, NodeName, Presence, Resources
+from ozymandias.model.pod import PodId
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.ports import Ambiguous, Compare, Get, Op, Put, Store, Unavailable
+from ozymandias.store import codec, keys
+from ozymandias.store.commit import Lost, Transaction, send
+from ozymandias.store.mirror import Mirror
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a joining node brings."""
+
+    node: NodeName
+    presence: Presence
+    capacity: Resources
+    reserve: Resources
+    labels: Mapping[str, str]
+    found: tuple[PodId, ...]  # every pod that is really there
+
+
+async def ensure_format(store: Store, cluster: str) -> codec.Format:
+    """The cluster's format record, written once by whoever comes first."""
+    new = codec.Format(version=codec.FORMAT_VERSION, cluster=cluster)
+    try:
+        result = await store.txn(
+            [Compare(keys.FORMAT, "version", "=", 0)],
+            [Put(keys.FORMAT, codec.encode(new))],
+            [Get(keys.FORMAT)],
+        )
+    except Ambiguous as error:
+        raise Unavailable(str(error)) from error  # asking again is safe
+    if result.succeeded:
+        return new
+    found = codec.decode(codec.Format, result.results[0][0].value)
+    if found.version > codec.FORMAT_VERSION:
+        raise Unavailable(f"the store has format {found.version}, newer than this daemon's")
+    return found
+
+
+async def register(
+    store: Store, mirror: Mirror, offer: Offer, lease: int, commit: str
+) -> int | None:
+    """The revision of the registration, or None when the ledger or the record had changed."""
+    transaction = prepare_registration(mirror.snapshot(), offer, lease, commit)
+    outcome = await send(store, transaction, commit)
+    return None if isinstance(outcome, Lost) else outcome
+
+
+def prepare_registration(snapshot: Snapshot, offer: Offer, lease: int, commit: str) -> Transaction:
+    node = snapshot.nodes.get(offer.node)
+    assignments = {
+        job: assignment
+        for (name, job), assignment in snapshot.assignments.items()
+        if name == offer.node
+    }
+    then: list[Op] = []
+    for job, groups in _strangers(snapshot, offer).items():
+        before = assignments[job].groups if job in assignments else ()
+        found = Assignment(node=offer.node, job=job, groups=merged((*before, *groups)))
+        assignments[job] = found
+        then.append(Put(keys.assignment(offer.node, job), codec.encode(found.groups)))
+    held, promised = totals(assignments.values())
+    ledger = Ledger(
+        capacity=offer.capacity,
+        reserve=offer.reserve,
+        labels=dict(offer.labels),
+        is_cordoned=node.ledger.is_cordoned if node else False,
+        held=held,
+        promised=promised,
+        commit=commit,
+    )
+    record, ledger_key = keys.node(offer.node), keys.ledger(offer.node)
+    then += [
+        Put(ledger_key, codec.encode(ledger)),
+        Put(record, codec.encode(offer.presence), lease),
+    ]
+    compare = (
+        Compare(record, "version", "=", 0),
+        Compare(ledger_key, "mod", "=", node.ledger_revision if node else 0),
+    )
+    return Transaction(compare=compare, then=tuple(then), marked=(ledger_key,))
+
+
+def _strangers(snapshot: Snapshot, offer: Offer) -> dict[JobKey, list[Group]]:
+    """Pods that are there but not assigned here (any more), as stopping groups by job."""
+    assigned = {pod_id(instance) for instance in snapshot.instances_on(offer.node)}
+    strangers: dict[JobKey, list[Group]] = {}
+    for pod in sorted(set(offer.found) - assigned):
+        record = snapshot.jobs.get(pod.key)
+        version = record.versions.get(pod.version) if record else None
+        same_job = version is not None and version.uid == pod.uid
+        strangers.setdefault(pod.key, []).append(
+            Group(
+                uid=pod.uid,
+                version=pod.version,
+                generation=pod.generation,
+                state=SlotState.STOPPING,
+                slots=Slots.of([pod.slot]),
+                demand=Demand.of(version.job) if version and same_job else Demand(),
+            )
+        )
+    return strangers
