@@ -83,10 +83,7 @@ def _edited_assignments(
 
 
 def _edited_groups(before: Assignment | None, edits: Iterable[Edit]) -> tuple[Group, ...]:
-    slots: dict[_Kind, set[int]] = {}
-    for group in before.groups if before else ():
-        kind = _Kind(group.version, group.generation, group.state, group.uid, group.demand)
-        slots.setdefault(kind, set()).update(group.slots)
+    slots = _by_kind(before.groups if before else ())
     for edit in edits:
         if edit.before is not None:
             there = slots.get(_kind(edit, edit.before), set())
@@ -98,13 +95,30 @@ def _edited_groups(before: Assignment | None, edits: Iterable[Edit]) -> tuple[Gr
             if edit.slot in there:
                 raise AssertionError(f"{edit.instance} is on {edit.node} already: {edit}")
             there.add(edit.slot)
+    return _groups(slots)
+
+
+def merged(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """The same slots in canonical form: one group per kind, in a stable order, none empty."""
+    return _groups(_by_kind(groups))
+
+
+def _by_kind(groups: Iterable[Group]) -> dict[_Kind, set[int]]:
+    slots: dict[_Kind, set[int]] = {}
+    for group in groups:
+        kind = _Kind(group.version, group.generation, group.state, group.uid, group.demand)
+        slots.setdefault(kind, set()).update(group.slots)
+    return slots
+
+
+def _groups(slots: Mapping[_Kind, set[int]]) -> tuple[Group, ...]:
     return tuple(
         Group(
             uid=kind.uid,
             version=kind.version,
             generation=kind.generation,
             state=kind.state,
-            slots=Slots.of(slots[kind]),
+            slots=Slots(tuple(sorted(slots[kind]))),
             demand=kind.demand,
         )
         for kind in sorted(slots, key=lambda k: (k[:4], repr(k.demand)))
