@@ -108,6 +108,9 @@ INTERNAL = Kind("internal", "Internal error", 500, EXIT_FAILED)
 
 DEPLOY_FAILED = Kind("deploy-failed", "The job did not become healthy", 500, EXIT_FAILED)
 DEPLOY_TIMEOUT = Kind("deploy-timeout", "The job is not healthy yet", 504, EXIT_FAILED)
+INSTANCES_PENDING = Kind(
+    "instances-pending", "Some instances have no place yet", 409, EXIT_DOES_NOT_FIT
+)
 LOCAL_CLUSTER = Kind("local-cluster", "The local cluster could not be changed", 500, EXIT_FAILED)
 NODE_NAME_TAKEN = Kind("node-name-taken", "The node's name is taken", 409, EXIT_FAILED)
 ALREADY_RUNNING = Kind("already-running", "A daemon is running already", 409, EXIT_FAILED)
