@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 CAP_SYS_RESOURCE = 24  # bit number in /proc/self/status, see capabilities(7)
-ULIMIT_MAX = 65536  # enough for a database; more than this is rarely allowed without the right
+OPEN_FILES_MAX = 65536  # enough for a database
+PROCESSES_MAX = 16384  # podman lowers its own limit to the kernel's pid_max, 32768 by default
 LOG_SIZE_MAX_BYTES = 10 * 2**20  # per container; conmon starts the file anew beyond it
 
 
@@ -58,7 +59,10 @@ def decide(facts: HostFacts) -> Settings:
         cgroup_manager="systemd" if facts.has_systemd else "cgroupfs",
         ulimits=()
         if facts.can_raise_limits
-        else (_ulimit("nofile", facts.open_files_max), _ulimit("nproc", facts.processes_max)),
+        else (
+            _ulimit("nofile", facts.open_files_max, OPEN_FILES_MAX),
+            _ulimit("nproc", facts.processes_max, PROCESSES_MAX),
+        ),
     )
 
 
@@ -104,8 +108,8 @@ def service_environment(
     return kept | {"CONTAINERS_CONF": str(containers_conf)}
 
 
-def _ulimit(name: str, hard: int) -> str:
-    value = ULIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, ULIMIT_MAX)
+def _ulimit(name: str, hard: int, wanted: int) -> str:
+    value = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     return f"{name}={value}:{value}"
 
 

@@ -37,7 +37,7 @@ def test_no_systemd_means_cgroupfs() -> None:
 def test_limits_never_exceed_what_may_be_set() -> None:
     """Without CAP_SYS_RESOURCE the container's limits stay within our own hard ones."""
     facts = replace(MODERN, can_raise_limits=False, open_files_max=20000, processes_max=-1)
-    assert decide(facts).ulimits == ("nofile=20000:20000", "nproc=65536:65536")
+    assert decide(facts).ulimits == ("nofile=20000:20000", "nproc=16384:16384")
 
 
 def test_rendered_file_is_toml_with_a_log_cap() -> None:
