@@ -74,7 +74,8 @@ class IngressConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DnsConfig:
-    listen: str = "127.0.0.1:53"
+    listen: str = "127.0.0.1:53"  # an address that does not exist yet is fine (freebind)
+    host_listen: str = ""  # a second address to answer on, for the host itself; "" means none
     forwarders: tuple[str, ...] = ()  # default: those of /etc/resolv.conf
 
 
