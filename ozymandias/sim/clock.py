@@ -1,0 +1,188 @@
+"""Virtual time: an asyncio event loop whose clock jumps, and the Clock port on top of it.
+
+When nothing is ready, time moves to the next timer at once: an hour of waiting costs nothing.
+Callbacks which are ready at the same instant run in an order drawn from the seed, so that each
+seed explores another interleaving and replays it exactly. Nothing here depends on addresses in
+memory, hash seeds or the machine's clock; a program that does (iterating over a set of strings,
+say) is not deterministic on it either.
+
+There are no sockets and no threads: `run_in_executor` calls in place. Waiting for ever (nothing
+ready, no timer) raises Deadlock, and spinning at one instant raises Livelock.
+"""
+
+import asyncio
+import heapq
+import random
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ROUNDS_AT_ONE_INSTANT_MAX = 100_000
+WALL_START = 1_800_000_000.0
+
+
+class Deadlock(RuntimeError): ...
+
+
+class Livelock(RuntimeError): ...
+
+
+# asyncio keeps tasks and futures in sets (TaskGroup, wait). By default their hash is an address,
+# and the order of such a set would differ from run to run; a serial number does not.
+class _Task(asyncio.Task[Any]):
+    def __init__(self, coro: Coroutine[Any, Any, Any], *, loop: "VirtualLoop", **keys: Any) -> None:
+        self._serial = loop.next_serial()
+        super().__init__(coro, loop=loop, **keys)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+class _Future(asyncio.Future[Any]):
+    _serial = 0
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """`VirtualLoop(seed).run(main())`, or `asyncio.Runner(loop_factory=lambda: VirtualLoop(7))`."""
+
+    # What BaseEventLoop keeps for its subclasses.
+    _ready: "asyncio.base_events.collections.deque[events.Handle]"  # type: ignore[name-defined]
+    _scheduled: list[events.TimerHandle]
+    _stopping: bool
+    _timer_cancelled_count: int
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.seed = seed
+        self.callbacks = 0  # how many have run: a measure of work, and a fingerprint of the run
+        self._dice = random.Random(f"loop {seed}")
+        self._now = 0.0
+        self._serials = 0
+        self._rounds = 0
+        self.set_task_factory(_make_task)
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run to the end, cancel what is left, close the loop."""
+        with asyncio.Runner(loop_factory=lambda: self) as runner:
+            return runner.run(main)
+
+    def time(self) -> float:
+        return self._now
+
+    def next_serial(self) -> int:
+        self._serials += 1
+        return self._serials
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future = _Future(loop=self)
+        future._serial = self.next_serial()
+        return future
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def _run_once(self) -> None:
+        """One round of the loop; BaseEventLoop.run_forever calls it until stop()."""
+        ready, scheduled = self._ready, self._scheduled
+        self._forget_cancelled_timers()
+        if not ready and not self._stopping:
+            if not scheduled:
+                raise Deadlock(self._who_waits())
+            self._now = max(self._now, scheduled[0].when())
+            self._rounds = 0
+        while scheduled and scheduled[0].when() <= self._now:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False  # type: ignore[attr-defined]
+            ready.append(timer)
+        self._rounds += 1
+        if self._rounds > ROUNDS_AT_ONE_INSTANT_MAX:
+            raise Livelock(f"time stands still at {self._now}: {list(ready)[:5]}")
+        handles = list(ready)
+        ready.clear()
+        if len(handles) > 1:
+            self._dice.shuffle(handles)
+        self.callbacks += len(handles)
+        for handle in handles:
+            if not handle._cancelled:
+                handle._run()
+
+    def _forget_cancelled_timers(self) -> None:
+        scheduled = self._scheduled
+        if self._timer_cancelled_count > 100 and self._timer_cancelled_count * 2 > len(scheduled):
+            for timer in scheduled:
+                if timer._cancelled:
+                    timer._scheduled = False  # type: ignore[attr-defined]
+            scheduled[:] = [timer for timer in scheduled if not timer._cancelled]
+            heapq.heapify(scheduled)
+            self._timer_cancelled_count = 0
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+
+    def _who_waits(self) -> str:
+        names = sorted(task.get_name() for task in asyncio.all_tasks(self))
+        return f"nothing is ready and no timer is set; waiting for ever: {', '.join(names)}"
+
+    def _write_to_self(self) -> None:
+        """Called by call_soon_threadsafe to wake a selector; there is none."""
+
+    def _process_events(self, event_list: object) -> None:
+        """There are no file descriptors."""
+
+
+def _make_task(loop: asyncio.AbstractEventLoop, coro: Any, **keys: Any) -> _Task:
+    assert isinstance(loop, VirtualLoop)
+    return _Task(coro, loop=loop, **keys)
+
+
+class SimClock:
+    """The Clock port on a loop's time; each simulated host may have a clock that is off.
+
+    ``drift`` 0.01 runs 1 % fast. ``suspend`` adds what a machine slept through.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        seed: int = 0,
+        *,
+        wall_offset: float = 0.0,
+        boot_offset: float = 0.0,
+        drift: float = 0.0,
+    ) -> None:
+        self._loop = loop
+        self._random = random.Random(f"clock {seed}")
+        self._wall_start = WALL_START + wall_offset - loop.time()
+        self._boot_start = boot_offset
+        self._rate = 1.0 + drift
+
+    def wall(self) -> float:
+        return self._wall_start + self._loop.time()
+
+    def boot(self) -> float:
+        return self._boot_start + self._loop.time() * self._rate
+
+    @property
+    def random(self) -> random.Random:
+        return self._random
+
+    def step_wall(self, seconds: float) -> None:
+        """As somebody setting the clock, or NTP, would."""
+        self._wall_start += seconds
+
+    def suspend(self, seconds: float) -> None:
+        """The machine slept: CLOCK_BOOTTIME counts it, the loop's timers do not."""
+        self._boot_start += seconds
+        self._wall_start += seconds
