@@ -1,0 +1,319 @@
+"""A snapshot as documents: what the API answers and `ozy … -o json` prints.
+
+Pure functions from a Snapshot to plain dicts. The rows' members are a contract with scripts, so
+they are spelled here and nowhere else. What the store says of an assignment comes before what a
+node once said of it: an instance that waits, stops, or whose node is gone is shown as such even
+when its last status was healthy.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import count, islice
+from typing import Any
+
+from ozymandias.core.routes import Names, hosts_of
+from ozymandias.core.schedule import pending_of
+from ozymandias.model.event import EventRecord
+from ozymandias.model.instance import Assigned, InstanceState, InstanceStatus, SlotState
+from ozymandias.model.job import Container, Job, JobKey, JobRecord, JobVersion
+from ozymandias.model.node import Demand, Node
+from ozymandias.model.plan import Pending
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.problems import DEPLOY_FAILED, INSTANCES_PENDING, Problem
+
+Document = dict[str, Any]
+
+# What counts as having come up: a container that is meant to end has done so with COMPLETED.
+GOOD = frozenset({InstanceState.HEALTHY, InstanceState.COMPLETED})
+
+
+# Instances ----------------------------------------------------------------------------------------
+
+
+def instance_rows(
+    snapshot: Snapshot, *, namespace: str = "", job: JobKey | None = None
+) -> list[Document]:
+    """The rows of `ozy ps`: every assigned instance, and every one that waits for a place."""
+    found = _rows_by_job(snapshot, job)
+    return [
+        row
+        for key in sorted(found)
+        if not namespace or key.namespace == namespace
+        for row, _ in found[key]
+    ]
+
+
+# A row, and whether that instance has come up as the job's head wants it.
+_Row = tuple[Document, bool]
+
+
+def _rows_by_job(snapshot: Snapshot, job: JobKey | None = None) -> dict[JobKey, list[_Row]]:
+    """All rows in one pass, so that listing many jobs does not look at all instances for each."""
+    assigned: dict[JobKey, list[Assigned]] = defaultdict(list)
+    for instance in snapshot.instances(job):
+        assigned[instance.job].append(instance)
+    rows: dict[JobKey, list[_Row]] = defaultdict(list)
+    for key, instances in assigned.items():
+        for instance in sorted(instances, key=lambda a: (a.slot, a.version, a.node)):
+            row = instance_row(snapshot, instance)
+            rows[key].append((row, _is_up_to_date(snapshot, instance, row["state"])))
+    for item in pending_of(snapshot):
+        if job is None or item.job == job:
+            record = snapshot.jobs.get(item.job)
+            rows[item.job].extend(
+                (row, False) for row in _pending_rows(record, item, rows[item.job])
+            )
+    return rows
+
+
+def instance_row(snapshot: Snapshot, assigned: Assigned) -> Document:
+    status = snapshot.status(assigned)
+    state, reason = observed(snapshot, assigned, status)
+    return {
+        "instance": f"{assigned.job.name}-{assigned.slot}",
+        "job": assigned.job.name,
+        "namespace": assigned.job.namespace,
+        "node": assigned.node,
+        "state": state.value,
+        "healthy": state is InstanceState.HEALTHY,
+        "address": status.address if status and status.address else None,
+        "version": assigned.version,
+        "restarts": status.restarts if status else 0,
+        "reason": reason,
+    }
+
+
+def observed(
+    snapshot: Snapshot, assigned: Assigned, status: InstanceStatus | None
+) -> tuple[InstanceState, str]:
+    """What a person is told about an assigned instance, and why."""
+    said = status.reason if status else ""
+    node = snapshot.nodes.get(assigned.node)
+    if node is None or not node.is_alive:
+        return InstanceState.LOST, f"{assigned.node} does not answer"
+    if assigned.state is SlotState.WAITING:
+        return InstanceState.WAITING, f"waiting for room on {assigned.node} to be vacated"
+    if assigned.state is SlotState.STOPPING:
+        return InstanceState.STOPPING, said if _is(status, InstanceState.STOPPING) else "stopping"
+    if status is None:
+        return InstanceState.STARTING, f"assigned to {assigned.node}, which has not reported yet"
+    if status.state is InstanceState.HEALTHY and not status.healthy:
+        return InstanceState.UNHEALTHY, said
+    return status.state, said
+
+
+def _is(status: InstanceStatus | None, state: InstanceState) -> bool:
+    return status is not None and status.state is state
+
+
+def _pending_rows(
+    record: JobRecord | None, pending: Pending, others: Sequence[_Row]
+) -> list[Document]:
+    """Rows of what is placed nowhere, with the slots it would take: the lowest free ones."""
+    if record is None:
+        return []
+    taken = {row["instance"] for row, _ in others}
+    names = (f"{record.key.name}-{slot}" for slot in count())
+    free = (name for name in names if name not in taken)
+    return [
+        {
+            "instance": name,
+            "job": record.key.name,
+            "namespace": record.key.namespace,
+            "node": None,
+            "state": InstanceState.PENDING.value,
+            "healthy": False,
+            "address": None,
+            "version": record.head.version,
+            "restarts": 0,
+            "reason": pending.reason,
+        }
+        for name in islice(free, pending.count)
+    ]
+
+
+# Jobs -------------------------------------------------------------------------------------------
+
+
+def status_document(snapshot: Snapshot, record: JobRecord, names: Names) -> Document:
+    """`ozy status JOB`."""
+    return _status(snapshot, record, names, _rows_by_job(snapshot, record.key)[record.key])
+
+
+def job_rows(snapshot: Snapshot, names: Names, *, namespace: str = "") -> list[Document]:
+    """The rows of `ozy jobs`."""
+    rows = _rows_by_job(snapshot)
+    shown = ("job", "namespace", "version", "wanted", "healthy", "pending", "state", "hosts")
+    documents = (
+        _status(snapshot, record, names, rows[key])
+        for key, record in sorted(snapshot.jobs.items())
+        if not namespace or key.namespace == namespace
+    )
+    return [{member: document[member] for member in shown} for document in documents]
+
+
+def _status(snapshot: Snapshot, record: JobRecord, names: Names, found: Sequence[_Row]) -> Document:
+    """``up_to_date`` counts the instances that have come up as the head wants them."""
+    head = record.head
+    rows = [row for row, _ in found]
+    counts = Counter(row["state"] for row in rows)
+    up_to_date = sum(1 for _, is_current in found if is_current)
+    problem = _job_problem(record, rows)
+    return {
+        "job": record.key.name,
+        "namespace": record.key.namespace,
+        "uid": head.uid,
+        "version": head.version,
+        "wanted": head.wanted,
+        "healthy": sum(1 for row in rows if row["healthy"]),
+        "pending": counts[InstanceState.PENDING],
+        "up_to_date": up_to_date,
+        "state": _job_state(record, rows, counts, up_to_date),
+        "hosts": _hosts(record.current, names),
+        "instances": rows,
+        "problem": problem.document() if problem else None,
+        "revision": snapshot.revision,
+    }
+
+
+def _is_up_to_date(snapshot: Snapshot, assigned: Assigned, state: str) -> bool:
+    record = snapshot.jobs.get(assigned.job)
+    if record is None or state not in GOOD:
+        return False
+    head = record.head
+    own = (assigned.uid, assigned.version, assigned.generation)
+    return own == (head.uid, head.version, head.restart)
+
+
+def _job_state(
+    record: JobRecord, rows: Sequence[Document], counts: Counter[str], up_to_date: int
+) -> str:
+    """One word for a job: stopping, failed, pending, deploying, idle or healthy."""
+    live = len(rows) - counts[InstanceState.STOPPING]
+    if record.head.deleting:
+        return "stopping"
+    if counts[InstanceState.FAILED]:
+        return "failed"
+    if counts[InstanceState.PENDING]:
+        return "pending"
+    if up_to_date < record.head.wanted or live > record.head.wanted:
+        return "deploying"
+    return "healthy" if record.head.wanted else "idle"
+
+
+def _job_problem(record: JobRecord, rows: Sequence[Document]) -> Problem | None:
+    failed = [row for row in rows if row["state"] == InstanceState.FAILED]
+    pending = [row for row in rows if row["state"] == InstanceState.PENDING]
+    name = str(record.key)
+    if failed:
+        first = failed[0]
+        return DEPLOY_FAILED(
+            f"{len(failed)} of {record.head.wanted} instances failed for good:"
+            f" {first['instance']} on {first['node']}: {first['reason']}",
+            hint=f"`ozy logs {first['instance']}` shows what it said last.",
+            job=name,
+        )
+    if pending:
+        return INSTANCES_PENDING(
+            f"{len(pending)} of {record.head.wanted} instances have no place:"
+            f" {pending[0]['reason']}",
+            hint=f"They are placed as soon as there is room; `ozy why {name}` shows what is free.",
+            job=name,
+        )
+    return None
+
+
+def _hosts(version: JobVersion | None, names: Names) -> list[str]:
+    """``host`` or ``host/path``, as they are typed into a browser."""
+    if version is None:
+        return []
+    return [
+        host + (path if path != "/" else "")
+        for host, path, _ in hosts_of(version.job, names.ingress_domain)
+    ]
+
+
+def version_row(version: JobVersion, current: int | None) -> Document:
+    return {
+        "version": version.version,
+        "uid": version.uid,
+        "current": version.version == current,
+        "instances": version.job.instances,
+        "images": {c.name: c.image for c in version.job.containers},
+        "submitted_by": version.submitted_by,
+        "submitted_at": version.submitted_at,
+        "message": version.message,
+    }
+
+
+def demand_document(job: Job) -> Document:
+    """What one instance takes, with the defaults filled in."""
+    demand = Demand.of(job)
+    return {
+        "memory_bytes": demand.memory_bytes,
+        "disk_bytes": demand.disk_bytes,
+        "host_ports": [str(port) for port in demand.host_ports],
+        "containers": [_container(c) for c in job.containers],
+    }
+
+
+def _container(container: Container) -> Document:
+    check = container.healthcheck
+    return {
+        "name": container.name,
+        "image": container.image,
+        "memory_bytes": container.memory_bytes,
+        "disk_bytes": sum(v.space_bytes for v in container.volumes if v.kind == "local"),
+        "restart": container.restart.mode.value,
+        "healthcheck": check.kind.value if check else None,
+    }
+
+
+# Nodes and events -------------------------------------------------------------------------------
+
+
+def node_row(snapshot: Snapshot, node: Node) -> Document:
+    """A row of `ozy nodes`; ``allocated`` is what nobody else can have at this moment."""
+    held, promised = node.ledger.held.resources, node.ledger.promised.resources
+    capacity, reserve = node.ledger.capacity, node.ledger.reserve
+    state, reason = _node_state(node)
+    return {
+        "name": node.name,
+        "state": state,
+        "memory_bytes": {
+            "total": capacity.memory_bytes,
+            "reserved": reserve.memory_bytes,
+            "allocated": max(held.memory_bytes, promised.memory_bytes),
+        },
+        "disk_bytes": {
+            "total": capacity.disk_bytes,
+            "reserved": reserve.disk_bytes,
+            "allocated": max(held.disk_bytes, promised.disk_bytes),
+        },
+        "labels": dict(node.ledger.labels),
+        "instances": sum(1 for _ in snapshot.instances_on(node.name)),
+        "reason": reason,
+    }
+
+
+def _node_state(node: Node) -> tuple[str, str]:
+    if node.presence is None:
+        return "lost", "its lease has run out: the node does not answer"
+    if node.presence.degraded:
+        return "degraded", node.presence.degraded
+    if node.ledger.is_cordoned:
+        return "cordoned", "takes no new work"
+    return "ready", ""
+
+
+def event_row(event: EventRecord) -> Document:
+    return {
+        "time": event.time,
+        "node": event.node,
+        "number": event.number,
+        "kind": event.kind,
+        "reason": event.reason,
+        "namespace": event.namespace,
+        "job": event.job,
+        "instance": event.instance,
+    }

@@ -1,0 +1,31 @@
+"""`/metrics`, `/healthz`, `/readyz`: for machines that watch this one. No token is asked."""
+
+from aiohttp import web
+from prometheus_client import generate_latest
+
+from ozymandias.api.request import operations
+from ozymandias.telemetry import REGISTRY
+
+
+async def metrics(request: web.Request) -> web.StreamResponse:
+    return web.Response(
+        body=generate_latest(REGISTRY),
+        headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+    )
+
+
+async def healthz(request: web.Request) -> web.StreamResponse:
+    """The process answers. Nothing is said about the store: restarting would not mend that."""
+    return web.json_response({"status": "alive"})
+
+
+async def readyz(request: web.Request) -> web.StreamResponse:
+    operations(request).check_session()
+    return web.json_response({"status": "ready"})
+
+
+ROUTES = (
+    web.get("/metrics", metrics),
+    web.get("/healthz", healthz),
+    web.get("/readyz", readyz),
+)
