@@ -1,0 +1,393 @@
+"""A whole cluster on this machine: making it, removing it, killing and starting its nodes.
+
+`up` writes down what it is going to make, starts the supervisor and waits until every node is a
+member and the edges answer. Whatever goes wrong on the way, and an interruption too, is undone.
+`down` removes by label and by path, so that it needs nothing of the cluster to be alive.
+"""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ozymandias.cluster import addresses, programs, reach, remains, state
+from ozymandias.cluster.state import LocalCluster, LocalNode, Processes
+from ozymandias.model.units import parse_size
+from ozymandias.problems import LOCAL_CLUSTER, NODE_NOT_FOUND, Problem, ProblemError
+
+READY_SECONDS_MAX = 60.0
+SUPERVISOR_SECONDS_MAX = 15.0
+DOWN_SECONDS_MAX = 15.0
+POLL_SECONDS = 0.05
+STARTS_MAX = 4  # a program that was started this often and is not there will not come
+LOG_TAIL_LINES = 12
+NODES_MAX = 32
+SIZE_MIN_BYTES = 64 * 2**20
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What `ozy up` was asked for."""
+
+    state_dir: Path
+    nodes: int = 3
+    memory: str = "4G"
+    disk: str = "10G"
+    ingress_port: int | None = None
+    api_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Up:
+    cluster: LocalCluster
+    seconds: float
+    was_running: bool = False
+    was_stale: bool = False  # it was there, stopped by a power cut, and was brought back
+
+
+def require_root() -> None:
+    if os.geteuid() != 0:
+        raise ProblemError(
+            LOCAL_CLUSTER(
+                "A local cluster runs real pods with networks and volumes, which takes root.",
+                hint="Run the same command with sudo.",
+            )
+        )
+
+
+# Up -----------------------------------------------------------------------------------------------
+
+
+def up(wish: Wish, say: Say) -> Up:
+    """Make the cluster, or bring it back, or find it running."""
+    _check(wish)
+    require_root()
+    programs.require_programs()
+    started = time.monotonic()
+    found_before = (wish.state_dir / "cluster.json").exists()
+    if not found_before and wish.state_dir.exists() and any(wish.state_dir.iterdir()):
+        raise ProblemError(
+            LOCAL_CLUSTER(
+                f"{wish.state_dir} holds other things than a cluster's state.",
+                hint="Choose an empty or a new directory with --state-dir.",
+            )
+        )
+    with state.locked(wish.state_dir):
+        cluster = state.load(wish.state_dir)
+        if cluster is not None and reach.is_supervised(cluster):
+            _wait_ready(cluster)
+            return Up(cluster=cluster, seconds=time.monotonic() - started, was_running=True)
+        stale = cluster is not None and cluster.was_ready
+        try:
+            if cluster is not None and stale:
+                say(f"Bringing back cluster {cluster.id}, found in {wish.state_dir}")
+                cluster = _refreshed(cluster)
+            else:
+                if cluster is not None:  # an attempt that never became ready
+                    _remove_all(cluster)
+                    wish.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+                cluster = _planned(wish)
+            _start(cluster)
+            _wait_ready(cluster)
+            cluster = replace(state.load(wish.state_dir) or cluster, was_ready=True)
+            cluster.save()
+        except BaseException:
+            with undisturbed():
+                _undo(wish.state_dir, keep_data=stale)
+            raise
+    return Up(cluster=cluster, seconds=time.monotonic() - started, was_stale=stale)
+
+
+def _check(wish: Wish) -> None:
+    if not 1 <= wish.nodes <= NODES_MAX:
+        raise ProblemError(LOCAL_CLUSTER(f"--nodes must be 1 to {NODES_MAX}, not {wish.nodes}."))
+    for option, text in (("--memory", wish.memory), ("--disk", wish.disk)):
+        try:
+            size = parse_size(text)
+        except ValueError as error:
+            raise ProblemError(LOCAL_CLUSTER(f"{option}: {error}.")) from None
+        if size < SIZE_MIN_BYTES:
+            raise ProblemError(LOCAL_CLUSTER(f"{option} must be at least 64M, not {text}."))
+
+
+def _planned(wish: Wish) -> LocalCluster:
+    """Ids, ports and addresses; written down before anything is started."""
+    api_ports = addresses.choose_ports(
+        wish.api_port, addresses.API_PORT, wish.nodes, "the API", "--api-port"
+    )
+    [ingress_port] = addresses.choose_ports(
+        wish.ingress_port, addresses.INGRESS_PORT, 1, "the ingress", "--ingress-port"
+    )
+    if ingress_port in api_ports:
+        raise ProblemError(LOCAL_CLUSTER(f"API and ingress both want port {ingress_port}."))
+    etcd_port, etcd_peer_port, dns_port = addresses.free_ports(3)
+    subnet = addresses.choose_subnet(addresses.taken_subnets(programs.base_environment()))
+    cluster = LocalCluster(
+        id=secrets.token_hex(4),
+        state_dir=wish.state_dir,
+        nodes=tuple(
+            LocalNode(name=f"n{number}", api_port=port) for number, port in enumerate(api_ports, 1)
+        ),
+        memory=wish.memory,
+        disk=wish.disk,
+        subnet=str(subnet),
+        gateway=addresses.gateway_of(subnet),
+        etcd_port=etcd_port,
+        etcd_peer_port=etcd_peer_port,
+        ingress_port=ingress_port,
+        dns_port=dns_port,
+    )
+    cluster.save()
+    descriptor = os.open(cluster.token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(secrets.token_urlsafe(24) + "\n")
+    return cluster
+
+
+def _refreshed(cluster: LocalCluster) -> LocalCluster:
+    """The same cluster; ports that somebody took meanwhile are chosen anew, killed nodes return."""
+    state.end(Processes.load(cluster.state_dir).alive(), grace_seconds=3.0)
+    etcd_port, etcd_peer_port, dns_port, *spare = addresses.free_ports(4 + len(cluster.nodes))
+    nodes = tuple(
+        LocalNode(name=n.name, api_port=n.api_port if addresses.is_free(n.api_port) else spare[i])
+        for i, n in enumerate(cluster.nodes)
+    )
+    ingress_free = addresses.is_free(cluster.ingress_port)
+    cluster = replace(
+        cluster,
+        nodes=nodes,
+        etcd_port=etcd_port,
+        etcd_peer_port=etcd_peer_port,
+        dns_port=dns_port,
+        ingress_port=cluster.ingress_port if ingress_free else spare[-1],
+    )
+    cluster.save()
+    return cluster
+
+
+def _start(cluster: LocalCluster) -> None:
+    """The supervisor, in a session of its own: it outlives this command and its terminal."""
+    programs.write_settings(cluster)
+    cluster.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (cluster.logs / "supervisor.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ozymandias.cluster.supervisor", str(cluster.state_dir)],
+            env=programs.base_environment(),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    # Recorded by us first: an interruption must find it even before it can write anything itself.
+    identity = state.ProcessId.of(process.pid)
+    deadline = time.monotonic() + SUPERVISOR_SECONDS_MAX
+    while not reach.is_supervised(cluster):
+        if process.poll() is not None or time.monotonic() > deadline:
+            if identity is not None:
+                state.end({"supervisor": identity}, grace_seconds=1.0)
+            raise ProblemError(_failed(cluster, "supervisor", "The supervisor did not start"))
+        time.sleep(POLL_SECONDS / 5)
+
+
+def _wait_ready(cluster: LocalCluster) -> None:
+    """Until all nodes are members, ingress and DNS answer. A program that keeps dying ends it."""
+    wanted = {node.name for node in cluster.nodes if not node.killed}
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    waiting: dict[str, Callable[[], bool]] = {
+        f"node {name}": lambda name=name: reach.is_node_ready(cluster, name)  # type: ignore[misc]
+        for name in sorted(wanted)
+    }
+    waiting |= {
+        "ingress": lambda: reach.answers(f"{cluster.ingress}/"),
+        "dns": lambda: reach.dns_answers("127.0.0.1", cluster.dns_port, "ready.ozy.internal"),
+        "membership": lambda: wanted <= {row["name"] for row in reach.nodes(cluster)},
+    }
+    while waiting:
+        waiting = {what: is_ready for what, is_ready in waiting.items() if not is_ready()}
+        if not waiting:
+            return
+        _raise_if_hopeless(cluster)
+        if time.monotonic() > deadline:
+            what = next(iter(waiting))
+            program = what.removeprefix("node ")
+            text = f"Not ready after {READY_SECONDS_MAX:.0f} s: {', '.join(waiting)}"
+            raise ProblemError(_failed(cluster, program, text))
+        time.sleep(POLL_SECONDS)
+
+
+def _raise_if_hopeless(cluster: LocalCluster) -> None:
+    try:
+        status = reach.ask_supervisor(cluster, do="status")
+    except OSError as error:
+        raise ProblemError(_failed(cluster, "supervisor", f"No supervisor: {error}")) from error
+    for program in status["programs"]:
+        if program["starts"] >= STARTS_MAX and program["last_exit"]:
+            name = program["name"]
+            text = f"{name} was started {program['starts']} times and ended: {program['last_exit']}"
+            raise ProblemError(_failed(cluster, name, text))
+
+
+def _failed(cluster: LocalCluster, program: str, text: str) -> Problem:
+    """With the end of the log in it: the directory will be gone when it is read."""
+    try:
+        log = (cluster.logs / f"{program}.log").read_text(errors="replace")
+    except OSError:
+        log = ""
+    tail = log.splitlines()[-LOG_TAIL_LINES:]
+    shown = "\n".join(f"  {program}: {line[:300]}" for line in tail)
+    hint = "`ozy doctor` says what this machine lacks."
+    if "address already in use" in log.lower():
+        hint = "A port is taken by another program; `ss -ltnup` shows by which. Then try again."
+    return LOCAL_CLUSTER(
+        f"{text}." + (f"\n{shown}" if shown else ""), hint=hint, program=program, log=tail
+    )
+
+
+def _undo(state_dir: Path, *, keep_data: bool) -> None:
+    """After a failed or interrupted `up`."""
+    cluster = state.load(state_dir)
+    if cluster is not None:
+        _stop_programs(cluster)
+    if cluster is not None and not keep_data:
+        _remove_all(cluster)
+    elif cluster is None:
+        shutil.rmtree(state_dir)  # nothing was there before, nor came to be
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Cleaning up is not stopped half way by a second Ctrl-C."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+# Down ---------------------------------------------------------------------------------------------
+
+
+def down(state_dir: Path) -> LocalCluster | None:
+    """Remove everything the cluster made; None when there is none."""
+    if not (state_dir / "cluster.json").exists():
+        return None
+    require_root()
+    with state.locked(state_dir):
+        cluster = state.load(state_dir)
+        if cluster is not None:
+            _stop_programs(cluster)
+            _remove_all(cluster)
+    return cluster
+
+
+def _stop_programs(cluster: LocalCluster) -> None:
+    """By the supervisor if it answers; then whoever is left of those it wrote down."""
+    try:
+        reach.ask_supervisor(cluster, do="down")
+        deadline = time.monotonic() + DOWN_SECONDS_MAX
+        while cluster.supervisor_socket.exists() and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS / 5)
+    except OSError:
+        pass
+    supervisors = {f"supervisor {p.pid}": p for p in _supervisors(cluster)}
+    state.end(supervisors, grace_seconds=DOWN_SECONDS_MAX)
+    state.end(Processes.load(cluster.state_dir).alive(), grace_seconds=3.0)
+
+
+def _supervisors(cluster: LocalCluster) -> list[state.ProcessId]:
+    """Found by their command line, which names the state directory: also one just started."""
+    wanted = ["-m", "ozymandias.cluster.supervisor", str(cluster.state_dir)]
+    found = []
+    for directory in Path("/proc").iterdir():
+        if not directory.name.isdigit():
+            continue
+        try:
+            arguments = (directory / "cmdline").read_bytes().decode().split("\0")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if arguments[-4:-1] == wanted and (process := state.ProcessId.of(int(directory.name))):
+            found.append(process)
+    return found
+
+
+def _remove_all(cluster: LocalCluster) -> None:
+    """The state directory goes last: as long as it is there, `down` can be tried again."""
+    remains.remove(cluster)
+    shutil.rmtree(cluster.run_dir, ignore_errors=True)
+    try:
+        cluster.run_dir.parent.rmdir()
+    except OSError:
+        pass  # another cluster's sockets are there
+    shutil.rmtree(cluster.state_dir)
+    if cluster.state_dir == state.DEFAULT_STATE_DIR:
+        try:
+            cluster.state_dir.parent.rmdir()
+        except OSError:
+            pass  # a real node's state is there
+
+
+# Nodes --------------------------------------------------------------------------------------------
+
+
+def kill_node(state_dir: Path, name: str) -> int:
+    """As a power cut would; returns how many pods went with it."""
+    cluster = _running(state_dir, name)
+    answer = reach.ask_supervisor(cluster, timeout=60.0, do="kill", node=name)
+    if not answer["was_running"]:
+        raise ProblemError(
+            LOCAL_CLUSTER(
+                f"Node {name} is not running.", hint=f"`ozy node start {name}` brings it back."
+            )
+        )
+    return int(answer["pods"])
+
+
+def start_node(state_dir: Path, name: str) -> float:
+    """Bring a killed node back and wait until it is ready; returns the seconds it took."""
+    cluster = _running(state_dir, name)
+    started = time.monotonic()
+    reach.ask_supervisor(cluster, do="start", node=name)
+    while not (
+        reach.is_node_ready(cluster, name)
+        and name in {row["name"] for row in reach.nodes(cluster) if row.get("state") != "dead"}
+    ):
+        _raise_if_hopeless(cluster)
+        if time.monotonic() - started > READY_SECONDS_MAX:
+            text = f"Node {name} is not ready after {READY_SECONDS_MAX:.0f} s"
+            raise ProblemError(_failed(cluster, name, text))
+        time.sleep(POLL_SECONDS)
+    return time.monotonic() - started
+
+
+def _running(state_dir: Path, name: str) -> LocalCluster:
+    require_root()
+    cluster = state.load(state_dir)
+    if cluster is None or not reach.is_supervised(cluster):
+        raise ProblemError(
+            LOCAL_CLUSTER(
+                f"No local cluster runs in {state_dir}.",
+                hint="`ozy up` starts one. Nodes of other clusters can't be killed from here.",
+            )
+        )
+    if cluster.node(name) is None:
+        known = ", ".join(node.name for node in cluster.nodes)
+        raise ProblemError(
+            NODE_NOT_FOUND(f"There is no node {name!r}.", hint=f"Nodes: {known}.", node=name)
+        )
+    return cluster

@@ -1,0 +1,183 @@
+"""The programs of a local cluster: their settings files, command lines and environment.
+
+One etcd, one podman service, one ingress and one DNS responder serve all nodes; each node is a
+daemon with a settings file of its own. Nothing here starts anything.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ozymandias.cluster.state import LocalCluster, LocalNode
+from ozymandias.problems import LOCAL_CLUSTER, ProblemError
+from ozymandias.runtime import containers_conf
+
+LEASE_TTL_SECONDS = 6
+ETCD_OPERATIONS_MAX = 8192  # per transaction
+ETCD_COMPACTION = "5m"
+ETCD_QUOTA_BYTES = 2 * 2**30
+SEARCH_PATH = "/usr/sbin:/sbin"  # where Debian keeps what root runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    name: str  # of the process and its log: etcd, podman, ingress, dns, n1, ...
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    is_node: bool = False
+    grace_seconds: float = 3.0  # between SIGTERM and SIGKILL
+
+
+def programs(cluster: LocalCluster) -> tuple[Program, ...]:
+    """Everything that runs for the cluster; what others wait for comes first."""
+    environment = base_environment()
+    first = str(cluster.config_file(cluster.nodes[0].name))
+    return (
+        Program(name="etcd", command=etcd_command(cluster), environment=environment),
+        Program(
+            name="podman",
+            command=tuple(containers_conf.service_command(cluster.podman_socket)),
+            environment=podman_environment(cluster),
+        ),
+        *(
+            Program(
+                name=node.name,
+                command=(*_entry("ozymandias"), "--config", str(cluster.config_file(node.name))),
+                environment=environment,
+                is_node=True,
+            )
+            for node in cluster.nodes
+        ),
+        *(
+            Program(
+                name=name,
+                command=(*_entry(f"ozymandias-{name}"), "--config", first),
+                environment=environment,
+            )
+            for name in ("ingress", "dns")
+        ),
+    )
+
+
+def _entry(name: str) -> tuple[str, ...]:
+    """The installed command beside this Python, whatever PATH says."""
+    return (sys.executable, "-P", str(Path(sys.executable).with_name(name)))
+
+
+def base_environment(outer: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The caller's, less what would override the settings files; and with root's programs."""
+    kept = {k: v for k, v in outer.items() if not k.startswith(("OZY_", "ETCD_"))}
+    for name in ("NOTIFY_SOCKET", "CONTAINER_HOST", "LISTEN_FDS", "LISTEN_PID"):
+        kept.pop(name, None)
+    kept["PATH"] = f"{kept.get('PATH', os.defpath)}:{SEARCH_PATH}"
+    return kept | {"GRPC_VERBOSITY": "NONE", "PYTHONUNBUFFERED": "1"}
+
+
+def podman_environment(cluster: LocalCluster) -> dict[str, str]:
+    return containers_conf.service_environment(cluster.containers_conf, base_environment())
+
+
+def etcd_command(cluster: LocalCluster) -> tuple[str, ...]:
+    client = f"http://127.0.0.1:{cluster.etcd_port}"
+    peer = f"http://127.0.0.1:{cluster.etcd_peer_port}"
+    return (
+        "etcd",
+        *("--name", "local", "--data-dir", str(cluster.etcd_dir)),
+        *("--listen-client-urls", client, "--advertise-client-urls", client),
+        *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+        *("--initial-cluster", f"local={peer}"),
+        *("--max-txn-ops", str(ETCD_OPERATIONS_MAX)),
+        *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", ETCD_COMPACTION),
+        *("--quota-backend-bytes", str(ETCD_QUOTA_BYTES)),
+        # A lone member has nobody to wait for before it leads.
+        *("--heartbeat-interval", "50", "--election-timeout", "250"),
+        *("--logger", "zap", "--log-level", "warn"),
+    )
+
+
+def require_programs() -> None:
+    """A clear problem when something that must be installed is not."""
+    path = f"{os.environ.get('PATH', os.defpath)}:{SEARCH_PATH}"
+    packages = {"etcd": "etcd-server", "podman": "podman", "nft": "nftables", "mkfs.ext4": ""}
+    missing = [name for name in packages if shutil.which(name, path=path) is None]
+    if missing:
+        install = " ".join(packages[name] or "e2fsprogs" for name in missing)
+        raise ProblemError(
+            LOCAL_CLUSTER(
+                f"Not installed: {', '.join(missing)}.",
+                hint=f"`make setup` installs what is missing; or `apt-get install {install}`.",
+                missing=missing,
+            )
+        )
+
+
+# Settings files ---------------------------------------------------------------------------------
+
+
+def write_settings(cluster: LocalCluster) -> None:
+    """containers.conf, and the file of each node."""
+    for directory in (cluster.logs, cluster.etcd_dir, cluster.state_dir / "shared"):
+        directory.mkdir(exist_ok=True, mode=0o700)
+    containers_conf.write(cluster.containers_conf)
+    for node in cluster.nodes:
+        file = cluster.config_file(node.name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(render_toml(node_settings(cluster, node)))
+
+
+Setting = str | int | tuple[str, ...]
+
+
+def node_settings(cluster: LocalCluster, node: LocalNode) -> dict[str, dict[str, Setting]]:
+    directory: Path = cluster.config_file(node.name).parent
+    return {
+        "node": {
+            "name": node.name,
+            "cluster": cluster.id,
+            "address": "127.0.0.1",
+            "memory": cluster.memory,
+            "disk": cluster.disk,
+            "state_dir": str(directory),
+            "shared_dir": str(cluster.state_dir / "shared"),
+            "lease_ttl_seconds": LEASE_TTL_SECONDS,
+            # The nodes share one machine; to each other they are machines of their own.
+            "machine_id": f"{cluster.id}-{node.name}",
+        },
+        "etcd": {"endpoints": (f"127.0.0.1:{cluster.etcd_port}",)},
+        "api": {
+            "listen": f"127.0.0.1:{node.api_port}",
+            "socket": str(cluster.run_dir / f"{node.name}.sock"),
+            "token_file": str(cluster.token_file),
+        },
+        "podman": {
+            "socket": str(cluster.podman_socket),
+            "network": cluster.network,
+            "subnet": cluster.subnet,
+            "dns_server": cluster.gateway,
+        },
+        "ingress": {"listen": f"127.0.0.1:{cluster.ingress_port}"},
+        "dns": {
+            "listen": f"{cluster.gateway}:53",
+            "host_listen": f"127.0.0.1:{cluster.dns_port}",
+        },
+    }
+
+
+def render_toml(tables: Mapping[str, Mapping[str, Setting]]) -> str:
+    lines = ["# Written by `ozy up`."]
+    for table, settings in tables.items():
+        lines.append(f"[{table}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in settings.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Setting) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, int):
+        return str(value)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
