@@ -1,0 +1,202 @@
+"""The job itself: its table of fields, the rules of its ingress, and the Job made of them."""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ozymandias.jobspec.checks import (
+    DNS_LABEL,
+    NAME,
+    PORT,
+    WRONG,
+    Choice,
+    Integer,
+    Schema,
+    expected,
+    text_of,
+)
+from ozymandias.jobspec.container import CONTAINER, LABELS
+from ozymandias.jobspec.loader import Node
+from ozymandias.jobspec.parts import UrlPath
+from ozymandias.jobspec.records import Field, Given, ListOf, MapOf, Marked, Record
+from ozymandias.jobspec.report import Place, Wrong, quoted
+from ozymandias.jobspec.rules import check_across
+from ozymandias.jobspec.words import OTHER_JOB_WORDS, UNBUILT_JOB_FIELDS
+from ozymandias.model.job import (
+    DEFAULT_NAMESPACE,
+    IngressRule,
+    Job,
+    JobName,
+    Namespace,
+)
+
+INSTANCES_MAX = 10_000
+CONTAINERS_MAX = 50
+RULES_MAX = 100
+HOST_LENGTH_MAX = 253
+HOST_PATTERN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
+
+
+@dataclass(frozen=True, slots=True)
+class IngressHost:
+    expects: str = "a host name such as shop.example"
+
+    def read(self, node: Node, at: Place) -> str:
+        host = text_of(node, self.expects, length_max=HOST_LENGTH_MAX).lower()
+        if re.fullmatch(HOST_PATTERN, host):
+            return host
+        hint = ""
+        if "://" in host or "/" in host:
+            hint = "only the name: the path has a field of its own"
+        elif ":" in host:
+            hint = "without a port: the ingress listens on one port for all hosts"
+        elif "*" in host:
+            hint = "wildcards are not built yet: list each host"
+        raise expected(self.expects, node, hint)
+
+    def schema(self) -> Schema:
+        pattern = f"^{HOST_PATTERN}$".replace("a-z", "A-Za-z")
+        return {"type": "string", "pattern": pattern, "maxLength": HOST_LENGTH_MAX}
+
+
+@dataclass(frozen=True, slots=True)
+class IngressPath:
+    """A prefix of whole path parts, in one spelling: /api, never /api/ or //api."""
+
+    expects: str = UrlPath().expects
+
+    def read(self, node: Node, at: Place) -> str:
+        text = UrlPath().read(node, at)
+        if "?" in text:
+            raise Wrong(f"path {quoted(text)} must not contain a query")
+        parts = [part for part in text.split("/") if part]
+        if "." in parts or ".." in parts:
+            raise Wrong(f'path {quoted(text)} must not contain "." or ".." as a part')
+        return "/" + "/".join(parts)
+
+    def schema(self) -> Schema:
+        return UrlPath().schema()
+
+
+INGRESS = Record(
+    title="an ingress rule",
+    fields=(
+        Field(
+            name="host",
+            check=IngressHost(),
+            default="the job's own host names",
+            doc="The host name in the request.",
+        ),
+        Field(
+            name="path",
+            check=IngressPath(),
+            default="/",
+            doc="The beginning of the request's path; the longest match wins.",
+        ),
+        Field(
+            name="port",
+            check=PORT,
+            default="the job's first tcp port",
+            doc='The port of the pod\'s address that gets the request: 80 of "80:3000".',
+        ),
+    ),
+    # Port 0 stands for "the first one" until the containers are known.
+    build=lambda given: IngressRule(
+        host=given.get("host", ""), path=given.get("path", "/"), port=given.get("port", 0)
+    ),
+    unbuilt={"tcp": "traffic by port alone"},
+    meant={"hostname": 'did you mean "host"?', "hosts": "write one rule for each host"},
+)
+
+
+def _build_job(given: Given) -> Any:
+    """The Job, or WRONG after the checks that compare containers have had their say."""
+    containers: dict[str, Marked[Any]] = given.get("containers", {})
+    drafts = {name: marked.value for name, marked in containers.items()}
+    rules: tuple[Marked[IngressRule], ...] | None = given.get("ingress")
+    known = given.entries.get("containers")
+    ingress = check_across(drafts, rules, names=_names(known.value) if known else frozenset())
+    if given.at.report.count:
+        return WRONG
+    return Job(
+        name=JobName(given.values["name"]),
+        namespace=Namespace(given.get("namespace", DEFAULT_NAMESPACE)),
+        instances=given.get("numInstances", 1),
+        containers=tuple(
+            dataclasses.replace(draft.container, name=name) for name, draft in drafts.items()
+        ),
+        ingress=ingress,
+        labels=given.get("labels", ()),
+    )
+
+
+def _names(node: Any) -> frozenset[str]:
+    """The containers' names, those with mistakes included: they do exist."""
+    return frozenset(getattr(node, "entries", ()))
+
+
+JOB = Record(
+    title="a job",
+    fields=(
+        Field(
+            name="name",
+            check=NAME,
+            is_required=True,
+            doc="The job's name, unique in its namespace; part of its host names.",
+        ),
+        Field(
+            name="namespace",
+            check=NAME,
+            default=DEFAULT_NAMESPACE,
+            doc="Keeps jobs of different people or purposes apart.",
+        ),
+        Field(
+            name="numInstances",
+            aliases=("instances",),
+            check=Integer(0, INSTANCES_MAX),
+            default="1",
+            doc="How many pods of this job run.",
+        ),
+        Field(
+            name="type",
+            check=Choice(
+                {"service": "service"},
+                unbuilt={"system": "one instance on every node", "batch": "work that ends"},
+            ),
+            default="service",
+            doc="What kind of work it is; service: it runs until it is stopped.",
+        ),
+        Field(
+            name="containers",
+            check=MapOf(
+                item=CONTAINER,
+                key=NAME,
+                title="a mapping of names to containers",
+                items_max=CONTAINERS_MAX,
+            ),
+            is_required=True,
+            doc="The containers of one pod, by name. They share one network: each reaches the"
+            " others on localhost.",
+        ),
+        Field(
+            name="ingress",
+            check=ListOf(item=INGRESS, title="a list of ingress rules", items_max=RULES_MAX),
+            default="the job's own host names, to its first port",
+            doc="HTTP traffic from outside. An empty list: none.",
+        ),
+        Field(
+            name="on_partition",
+            check=Choice(
+                {"keep": "keep"}, unbuilt={"stop": "stopping pods of a node that is cut off"}
+            ),
+            default="keep",
+            doc="What becomes of running pods while their node can't reach the cluster.",
+        ),
+        Field(name="labels", check=LABELS, doc="Labels of the job."),
+    ),
+    build=_build_job,
+    unbuilt=UNBUILT_JOB_FIELDS,
+    meant=OTHER_JOB_WORDS,
+    is_strict=False,
+)

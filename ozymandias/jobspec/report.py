@@ -1,0 +1,116 @@
+"""Collecting every complaint about a job file, each with its line, column and path.
+
+A check that finds something wrong raises Wrong; the walker above it notes that at the place it was
+looking at and goes on with the next field. So one run shows all that is wrong. Complaints are
+counted but no longer kept beyond a limit: a broken file must not cost more than a good one.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ozymandias.problems import FieldError
+
+ERRORS_MAX = 100  # kept and shown; the rest is only counted
+GUESS_LENGTH_MAX = 40  # a longer word is no misspelt field
+SHOWN_LENGTH_MAX = 60  # of a value quoted in a complaint
+
+
+class Mark(NamedTuple):
+    """A place in the file; both count from 1."""
+
+    line: int
+    column: int
+
+
+class Wrong(Exception):
+    """What a check found; the walker that catches it knows where it is."""
+
+    def __init__(self, detail: str, hint: str = "", *, mark: Mark | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.hint = hint
+        self.mark = mark
+
+
+class Report:
+    """The complaints so far."""
+
+    def __init__(self) -> None:
+        self._errors: list[FieldError] = []
+        self._omitted = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._errors) + self._omitted
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._errors) >= ERRORS_MAX
+
+    def add(self, mark: Mark, pointer: str, detail: str, hint: str = "") -> None:
+        if self.is_full:
+            self._omitted += 1
+            return
+        self._errors.append(
+            FieldError(
+                pointer=pointer, line=mark.line, column=mark.column, detail=detail, hint=hint
+            )
+        )
+
+    def errors(self) -> tuple[FieldError, ...]:
+        """In the file's order, with a last line for those that were left out."""
+        ordered = sorted(self._errors, key=lambda e: (e.line, e.column))
+        if self._omitted:
+            last = ordered[-1]
+            ordered.append(
+                FieldError(
+                    pointer="",
+                    line=last.line,
+                    column=last.column,
+                    detail=f"{self._omitted} more errors are not shown",
+                )
+            )
+        return tuple(ordered)
+
+
+class Place(NamedTuple):
+    """Where a check is looking: the report to write to and the path from the top of the file."""
+
+    report: Report
+    path: str = ""
+
+    def inside(self, key: str | int) -> "Place":
+        step = shown(str(key), 63) if isinstance(key, str) else str(key)
+        return Place(self.report, f"{self.path}.{step}" if self.path else step)
+
+    def wrong(self, mark: Mark, detail: str, hint: str = "") -> None:
+        self.report.add(mark, self.path, detail, hint)
+
+
+def shown(text: str, limit: int = SHOWN_LENGTH_MAX) -> str:
+    """Text as it may stand in a message: one line, printable, not too long."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
+
+
+def quoted(text: str) -> str:
+    return f'"{shown(text)}"'
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, or ""."""
+    if len(word) > GUESS_LENGTH_MAX:
+        return ""
+    by_folded = {_folded(k): k for k in known}
+    found = difflib.get_close_matches(_folded(word), by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    guess = nearest(word, known)
+    return f'did you mean "{guess}"?' if guess else ""
+
+
+def _folded(word: str) -> str:
+    return word.lower().replace("-", "_")
