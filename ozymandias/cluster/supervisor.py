@@ -25,6 +25,7 @@ from ozymandias.cluster.state import LocalCluster, Processes, ProcessId
 BACKOFF_FIRST_SECONDS = 0.2
 BACKOFF_MAX_SECONDS = 10.0
 STEADY_SECONDS = 30.0  # a program that ran this long starts its back-off from the beginning
+KILL_SECONDS_MAX = 10.0  # for the kernel to end a process after SIGKILL
 LOG_SIZE_MAX_BYTES = 8 * 2**20
 LOG_CHECK_SECONDS = 10.0
 REQUEST_SIZE_MAX_BYTES = 64 * 2**10
@@ -48,7 +49,23 @@ class Child:
     starts: int = 0
     last_exit: str = ""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # not set from start to end
+
+    def __post_init__(self) -> None:
+        self.ended.set()
+
+    async def signal(self, number: signal.Signals, wait_seconds: float) -> bool:
+        """Signal the process and wait; whether it ended. One that is just being started, too."""
+        try:
+            async with asyncio.timeout(wait_seconds):
+                while self.process is None and not self.ended.is_set():
+                    await asyncio.sleep(0.005)  # between fork and our knowing the process
+                if self.process is not None:
+                    self.process.kill(number)
+                await self.ended.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def document(self) -> dict[str, Any]:
         return {
@@ -148,15 +165,8 @@ class Supervisor:
     async def _end(self, child: Child) -> None:
         """SIGTERM, and SIGKILL when the grace is over."""
         child.wake.set()
-        while child.process is not None:
-            child.process.kill(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(child.program.grace_seconds):
-                    await child.ended.wait()
-            except TimeoutError:
-                if child.process is not None:
-                    child.process.kill(signal.SIGKILL)
-                await child.ended.wait()
+        if not await child.signal(signal.SIGTERM, child.program.grace_seconds):
+            await child.signal(signal.SIGKILL, KILL_SECONDS_MAX)
 
     async def _end_all(self) -> None:
         """Whatever uses the store or podman ends before them."""
@@ -222,18 +232,17 @@ class Supervisor:
     async def _kill(self, child: Child) -> dict[str, Any]:
         """As a power cut would: the daemon first, so that it can't tell anybody, then its pods."""
         name = child.program.name
-        was_running = child.process is not None
+        was_running = child.wanted
         child.wanted = False
-        if child.process is not None:
-            child.process.kill(signal.SIGKILL)
-        await child.ended.wait()
+        child.wake.set()
+        await child.signal(signal.SIGKILL, KILL_SECONDS_MAX)
         self._remember(name, killed=True)
         pods = await asyncio.to_thread(kill_pods, self.cluster, name)
         _say(f"{name} killed on request, with {pods} pods")
         return {"killed": name, "was_running": was_running, "pods": pods}
 
     def _start(self, child: Child) -> dict[str, Any]:
-        was_running = child.process is not None
+        was_running = child.wanted
         child.wanted = True
         child.failures = 0
         child.wake.set()
