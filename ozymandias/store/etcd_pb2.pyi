@@ -10,8 +10,8 @@ that the code runs on every protobuf from 5.27 on:
 
   python3 -m venv /tmp/protoc && /tmp/protoc/bin/pip install 'grpcio-tools==1.66.*' 'mypy-protobuf==3.6.*' \\
       'setuptools<80'
-  cd ozymandias/store && PATH=/tmp/protoc/bin:$PATH python -m grpc_tools.protoc -I. \\
-      --python_out=. --mypy_out=. etcd.proto
+  PATH=/tmp/protoc/bin:$PATH python -m grpc_tools.protoc -I. --python_out=. --mypy_out=. \\
+      ozymandias/store/etcd.proto
 """
 
 import builtins

@@ -1,0 +1,265 @@
+"""The Store port over a simulated etcd: one client's view of it, with that client's faults.
+
+Every call travels there and back; on the way it may be slow, find nobody, or lose its answer. What
+happens is drawn from a seed. The answers themselves come from `sim/etcd.py`, which keeps etcd's
+rules; `tests/integration/store/` holds both this and the real client to one contract.
+
+Works on a VirtualLoop and on an ordinary event loop alike.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Never, TypeVar
+
+from ozymandias.ports import (
+    KV,
+    Ambiguous,
+    Clock,
+    ClusterChanged,
+    Compacted,
+    Compare,
+    Delete,
+    Event,
+    Lease,
+    LeaseLost,
+    Listing,
+    Op,
+    Put,
+    StoreError,
+    Txn,
+    TxnResult,
+    Unavailable,
+)
+from ozymandias.sim.etcd import SimEtcd
+from ozymandias.store.keys import prefix_end
+
+__all__ = ["Faults", "SimEtcd", "SimStore"]
+
+T = TypeVar("T")
+
+KEEP_ALIVE_ATTEMPT_SECONDS = 2.0
+BACK_OFF_SECONDS = 0.2
+TICK_SECONDS = 0.001  # a shorter sleep may be lost in rounding, and time would stand still
+
+
+@dataclass(slots=True, kw_only=True)
+class Faults:
+    """What may go wrong for one client; probabilities are per call. May be changed at any time."""
+
+    latency: tuple[float, float] = (0.0, 0.0)  # each way, seconds
+    watch_lag: tuple[float, float] = (0.0, 0.0)
+    unavailable: float = 0.0  # nobody answers within the deadline
+    ambiguous: float = 0.0  # a write whose answer is lost: applied, not applied, or applied later
+    timeout: float = 10.0  # the deadline of a call
+
+
+class SimStore:
+    def __init__(
+        self, server: SimEtcd, clock: Clock, seed: int = 0, faults: Faults | None = None
+    ) -> None:
+        self.faults = faults or Faults()
+        self._server = server
+        self._clock = clock
+        self._dice = random.Random(f"store {seed}")
+        self._generation = server.generation
+        self._is_closed = False
+        self._is_cut = False
+        self._healed = asyncio.Event()
+
+    # The network between this client and the server ---------------------------------------------
+
+    def partition(self) -> None:
+        """From now on this client reaches nobody; answers under way are lost."""
+        self._is_cut = True
+        self._healed = asyncio.Event()
+
+    def heal(self) -> None:
+        self._is_cut = False
+        self._healed.set()
+
+    @property
+    def is_partitioned(self) -> bool:
+        return self._is_cut
+
+    async def _reachable(self) -> None:
+        while self._is_cut or self._server.is_paused:
+            await (self._healed.wait() if self._is_cut else self._server.news())
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self._dice.uniform(*self.faults.latency))
+
+    async def _call(self, apply: Callable[[], T], *, write: bool = False) -> T:
+        """Ask the server; ``apply`` is what it does. A read is repeated, a write never."""
+        if self._is_closed:
+            raise Unavailable("the client is closed")
+        if self._dice.random() < self.faults.unavailable:
+            await asyncio.sleep(self._dice.uniform(0.0, self.faults.timeout))
+            raise Unavailable("nobody answered in time")
+        is_sent = False
+        try:
+            async with asyncio.timeout(self.faults.timeout):
+                while True:
+                    await self._travel()
+                    await self._reachable()
+                    self._notice_restored_backup()
+                    is_sent = True
+                    if write and self._dice.random() < self.faults.ambiguous:
+                        await self._lose_answer(apply)
+                    answer = apply()
+                    await self._travel()
+                    if not self._is_cut:
+                        return answer
+                    if write:
+                        raise Ambiguous("the answer was lost")
+        except TimeoutError:
+            if write and (is_sent or self._dice.random() < self.faults.ambiguous):
+                raise Ambiguous("no answer in time") from None
+            raise Unavailable("nobody answered in time") from None
+
+    async def _lose_answer(self, apply: Callable[[], object]) -> Never:
+        def apply_unseen() -> None:
+            if self._server.is_paused:
+                asyncio.get_running_loop().call_later(BACK_OFF_SECONDS, apply_unseen)
+            else:
+                with contextlib.suppress(StoreError):
+                    apply()
+
+        fate = self._dice.choice(("applied", "later", "lost"))
+        if fate == "applied":
+            apply_unseen()
+        elif fate == "later":
+            delay = self._dice.uniform(0.0, self.faults.timeout)
+            asyncio.get_running_loop().call_later(delay, apply_unseen)
+        await asyncio.sleep(self._dice.uniform(0.0, min(2.0, self.faults.timeout / 2)))
+        raise Ambiguous("the answer was lost")
+
+    def _notice_restored_backup(self) -> None:
+        if self._generation != self._server.generation:
+            self._generation = self._server.generation
+            raise ClusterChanged("the revision went back")
+
+    # The port -----------------------------------------------------------------------------------
+
+    async def get(self, key: bytes, *, stale_ok: bool = False) -> KV | None:
+        if stale_ok and not self._is_cut and not self._is_closed:
+            await self._travel()  # a member without a leader answers too
+            return self._server.get(key)
+        return await self._call(lambda: self._server.get(key))
+
+    async def range(self, prefix: bytes, *, revision: int = 0) -> Listing:
+        def select() -> Listing:
+            at = revision or self._server.revision
+            kvs = self._server.select(prefix or b"\0", prefix_end(prefix), at)
+            return Listing(at, kvs)
+
+        return await self._call(select)
+
+    async def txn(
+        self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
+    ) -> TxnResult:
+        return await self._call(
+            lambda: self._server.txn(compare, then, otherwise),
+            write=_writes(then) or _writes(otherwise),
+        )
+
+    async def watch(
+        self, prefix: bytes, revision: int, *, prev: bool = False
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        if revision < 1:
+            raise ValueError("a watch starts at revision 1 or later")
+        position = revision
+        while True:
+            await self._reachable()
+            if self._server.revision < position - 1:
+                self._generation = self._server.generation
+                raise ClusterChanged("the revision went back")
+            if self._server.revision < position:
+                await self._server.news()
+                continue
+            await asyncio.sleep(self._dice.uniform(*self.faults.watch_lag))
+            if self._is_cut or self._server.is_paused or self._server.revision < position:
+                continue
+            events = self._server.events(prefix, position)
+            position = self._server.revision + 1
+            if events:
+                yield events if prev else [Event(e.kv, e.deleted) for e in events]
+
+    async def mirror(self, prefix: bytes) -> AsyncGenerator[Listing | Sequence[Event], None]:
+        while True:
+            try:
+                listing = await self.range(prefix)
+                yield listing
+                async with contextlib.aclosing(self.watch(prefix, listing.revision + 1)) as batches:
+                    async for events in batches:
+                        yield events
+            except (Compacted, ClusterChanged):
+                continue
+            except Unavailable:
+                if self._is_closed:
+                    raise
+                await asyncio.sleep(BACK_OFF_SECONDS)
+
+    async def grant(self, ttl: int) -> Lease:
+        sent = self._clock.boot()
+        lease_id, granted = await self._call(lambda: self._server.grant(ttl))
+        return Lease(lease_id, granted, sent + granted)
+
+    async def adopt(self, lease_id: int) -> Lease | None:
+        sent = self._clock.boot()
+        ttl = await self._call(lambda: self._server.refresh(lease_id))
+        return Lease(lease_id, ttl, sent + ttl) if ttl > 0 else None
+
+    async def keep(self, lease: Lease) -> Never:
+        try:
+            while True:
+                await self._sleep_until(lease.deadline - lease.ttl * 2 / 3)
+                sent = self._clock.boot()
+                if sent >= lease.deadline:
+                    raise LeaseLost(f"lease {lease.id:x}: no answer within its TTL")
+                ttl = await self._refresh(lease, lease.deadline - sent)
+                if ttl is None:
+                    continue
+                if ttl <= 0:
+                    raise LeaseLost(f"lease {lease.id:x} has expired")
+                lease.ttl, lease.deadline = ttl, sent + ttl
+        except LeaseLost:
+            lease.lost.set()
+            raise
+
+    async def _refresh(self, lease: Lease, seconds_left: float) -> int | None:
+        """The TTL from the server, or None when an attempt got no answer."""
+        attempt = min(KEEP_ALIVE_ATTEMPT_SECONDS, lease.ttl / 3, max(seconds_left, TICK_SECONDS))
+        try:
+            async with asyncio.timeout(attempt):
+                await self._travel()
+                await self._reachable()
+                ttl = self._server.refresh(lease.id)
+                await self._travel()
+                await self._reachable()
+                return ttl
+        except TimeoutError:
+            return None
+
+    async def _sleep_until(self, boot: float) -> None:
+        # The clock may run slower or faster than the loop: look again after sleeping.
+        while (left := boot - self._clock.boot()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(max(left, TICK_SECONDS))
+
+    async def revoke(self, lease: Lease) -> None:
+        await self._call(lambda: self._server.revoke(lease.id))
+        lease.lost.set()
+
+    async def aclose(self) -> None:
+        self._is_closed = True
+
+
+def _writes(ops: Sequence[Op]) -> bool:
+    return any(
+        _writes(op.then) or _writes(op.otherwise)
+        if isinstance(op, Txn)
+        else isinstance(op, Put | Delete)
+        for op in ops
+    )
