@@ -124,6 +124,7 @@ UPSTREAM_TIMEOUT = Kind("upstream-timeout", "The instance took too long", 504, E
 BAD_HTTP_REQUEST = Kind("bad-http-request", "The HTTP request is malformed", 400, EXIT_FAILED)
 HEADER_TOO_LARGE = Kind("header-too-large", "The request header is too large", 431, EXIT_FAILED)
 REQUEST_TIMEOUT = Kind("request-timeout", "The request came too slowly", 408, EXIT_FAILED)
+TOO_MANY_CONNECTIONS = Kind("too-many-connections", "Too many connections", 503, EXIT_FAILED)
 
 CATALOGUE: tuple[Kind, ...] = tuple(k for k in list(globals().values()) if isinstance(k, Kind))
 

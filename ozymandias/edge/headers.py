@@ -1,0 +1,156 @@
+"""One header line at a time: checked strictly, sorted by what the ingress must do with it.
+
+A line is either passed on (as bytes, rebuilt from name and value) or special: it frames the
+message, steers the connection, or speaks of where the request came from. The same lines come again
+and again, so what was found out about a line is remembered, up to a bound. Lines that carry
+secrets are not remembered.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ozymandias.problems import BAD_HTTP_REQUEST, Kind
+
+# RFC 9110 section 5.6.2.
+TOKEN_BYTES = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+VALUE_BYTES = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
+HOST_BYTES = b"0123456789abcdefghijklmnopqrstuvwxyz.-_"
+ADDRESS_BYTES = b"0123456789abcdef:."  # between the brackets of an IPv6 host
+
+KNOWN_LINES_MAX = 8192
+KNOWN_LINE_BYTES_MAX = 256
+
+
+class Malformed(Exception):
+    """The message can't be understood in exactly one way, or breaks a limit."""
+
+    def __init__(self, reason: str, kind: Kind = BAD_HTTP_REQUEST) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.kind = kind
+
+
+class Role(IntEnum):
+    """What a special line is for."""
+
+    HOST = 0
+    LENGTH = 1
+    ENCODING = 2
+    CONNECTION = 3
+    UPGRADE = 4
+    EXPECT = 5
+    FORWARDED = 6  # where the request came from: believed from trusted proxies only
+    DROPPED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    role: Role
+    name: bytes  # lower case
+    value: bytes
+    tokens: frozenset[bytes] = frozenset()  # of Connection, lower case
+
+
+Line = bytes | Special
+
+HOP_BY_HOP = (
+    b"keep-alive",
+    b"proxy-connection",
+    b"proxy-authenticate",
+    b"proxy-authorization",
+    b"te",
+    b"trailer",
+    b"http2-settings",
+)
+_COMMON = dict.fromkeys(HOP_BY_HOP, Role.DROPPED) | {
+    b"content-length": Role.LENGTH,
+    b"transfer-encoding": Role.ENCODING,
+    b"connection": Role.CONNECTION,
+    b"upgrade": Role.UPGRADE,
+}
+REQUEST_ROLES = _COMMON | {
+    b"host": Role.HOST,
+    b"expect": Role.EXPECT,
+    b"forwarded": Role.FORWARDED,
+    b"x-real-ip": Role.FORWARDED,
+}
+RESPONSE_ROLES = _COMMON
+SECRET_NAMES = frozenset({b"authorization", b"cookie", b"set-cookie", b"proxy-authorization"})
+
+
+class LineReader:
+    """Sorts header lines by a table of special names. Raises Malformed."""
+
+    def __init__(self, roles: dict[bytes, Role]) -> None:
+        self._roles = roles
+        self.known: dict[bytes, Line] = {}
+
+    def read(self, raw: bytes) -> Line:
+        """The slow way; look into ``known`` first."""
+        name, colon, value = raw.partition(b":")
+        if not colon:
+            raise Malformed("a header line has no colon")
+        if not name or name.translate(None, TOKEN_BYTES):
+            # Also a folded line (it begins with a space) and a space before the colon.
+            raise Malformed("a header name is empty or has a character that is not allowed there")
+        value = value.strip(b" \t")
+        if value.translate(None, VALUE_BYTES):
+            raise Malformed("a header value has a control character")
+        lower = name.lower()
+        line = self._sort(lower, value, name + b": " + value + b"\r\n")
+        if len(raw) <= KNOWN_LINE_BYTES_MAX and lower not in SECRET_NAMES:
+            if len(self.known) >= KNOWN_LINES_MAX:
+                self.known.clear()
+            self.known[raw] = line
+        return line
+
+    def _sort(self, lower: bytes, value: bytes, rebuilt: bytes) -> Line:
+        # Some servers read Content_Length as Content-Length: such an alias never gets through.
+        hyphened = lower.replace(b"_", b"-")
+        role = self._roles.get(hyphened)
+        if role is None and hyphened.startswith(b"x-forwarded-"):
+            role = Role.FORWARDED if self._roles is REQUEST_ROLES else None
+        if role is None:
+            return rebuilt
+        if hyphened != lower:
+            return Special(Role.DROPPED, lower, value)
+        tokens: frozenset[bytes] = frozenset()
+        if role is Role.CONNECTION:
+            tokens = frozenset(t.strip(b" \t") for t in value.lower().split(b",")) - {b""}
+        return Special(role, lower, value, tokens)
+
+
+REQUEST_LINES = LineReader(REQUEST_ROLES)
+RESPONSE_LINES = LineReader(RESPONSE_ROLES)
+
+
+def normal_host(value: bytes) -> bytes:
+    """A Host header's name as routes have it: lower case, no port, no trailing dot."""
+    text = value.lower()
+    if text.startswith(b"["):
+        name, bracket, port = text[1:].partition(b"]")
+        bad = not bracket or not name or bool(name.translate(None, ADDRESS_BYTES))
+        if port and not (port.startswith(b":") and (port == b":" or port[1:].isdigit())):
+            bad = True
+        if bad:
+            raise Malformed("the Host header is not a host name")
+        return b"[" + name + b"]"
+    name, colon, port = text.partition(b":")
+    if name.endswith(b"."):
+        name = name[:-1]
+    if not name or name.translate(None, HOST_BYTES) or name.startswith(b".") or b".." in name:
+        raise Malformed("the Host header is not a host name")
+    if colon and port and not (port.isdigit() and len(port) <= 5):
+        raise Malformed("the Host header has a port that is not a number")
+    return name
+
+
+def body_length(value: bytes) -> int:
+    if not value.isdigit() or len(value) > 18:
+        raise Malformed("Content-Length is not a plain number")
+    return int(value)
+
+
+def without_named(lines: list[bytes], names: frozenset[bytes]) -> list[bytes]:
+    """Leaves out the lines whose names the Connection header names."""
+    return [line for line in lines if line[: line.index(b":")].lower() not in names]

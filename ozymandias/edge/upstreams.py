@@ -1,0 +1,185 @@
+"""Instances behind routes: kept connections, who is asked next, who is left alone for a moment.
+
+A Pool is one instance's address and is shared by all routes to it. A Backend is one route. A
+Table is what one RouteTable came to; the next one takes over the pools and counts of the routes
+that stayed, so that a new table costs nothing to requests in flight.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from ozymandias.edge.limits import Limits
+from ozymandias.model.routing import Route, RouteTable, Upstream
+
+if TYPE_CHECKING:
+    from ozymandias.edge.responses import UpstreamConnection
+
+
+class Pool:
+    """One instance: its idle connections (the last used is taken first) and requests in flight."""
+
+    __slots__ = (
+        "_limits",
+        "ejected_until",
+        "failures",
+        "idle",
+        "is_retired",
+        "outstanding",
+        "upstream",
+    )
+
+    def __init__(self, upstream: Upstream, limits: Limits) -> None:
+        self.upstream = upstream
+        self.outstanding = 0
+        self.idle: list[UpstreamConnection] = []
+        self.is_retired = False  # in no table any more: its connections are not kept
+        self.ejected_until = 0.0
+        self.failures = 0  # refused connections in a row
+        self._limits = limits
+
+    def take(self, now: float, *, replayable: bool) -> "UpstreamConnection | None":
+        """An idle connection; only a fresh one for a request that can't be sent twice."""
+        idle = self.idle
+        if not idle:
+            return None
+        if not replayable and now - idle[-1].idle_since > self._limits.pool_fresh_seconds:
+            return None
+        return idle.pop()
+
+    def give_back(self, connection: "UpstreamConnection", now: float) -> bool:
+        """False when it is not wanted and must be closed."""
+        if self.is_retired or len(self.idle) >= self._limits.pool_idle_max:
+            return False
+        connection.idle_since = now
+        self.idle.append(connection)
+        return True
+
+    def forget(self, connection: "UpstreamConnection") -> None:
+        if connection in self.idle:
+            self.idle.remove(connection)
+
+    def sweep(self, now: float) -> None:
+        """Close what has been idle for too long; the list is in order of last use."""
+        limit = now - self._limits.pool_idle_seconds
+        while self.idle and self.idle[0].idle_since < limit:
+            self.idle.pop(0).close()
+
+    def retire(self) -> None:
+        self.is_retired = True
+        while self.idle:
+            self.idle.pop().close()
+
+    def connect_failed(self, now: float) -> None:
+        self.failures += 1
+        seconds = self._limits.eject_seconds * 2.0 ** min(self.failures - 1, 10)
+        self.ejected_until = now + min(seconds, self._limits.eject_seconds_max)
+        # What is kept to an instance that refuses others is most likely dead as well.
+        while self.idle:
+            self.idle.pop().close()
+
+    def connected(self) -> None:
+        self.failures = 0
+        self.ejected_until = 0.0
+
+
+class Backend:
+    """One route: chooses the instance with the fewest requests in flight."""
+
+    __slots__ = ("_next", "by_class", "pools", "prefix", "prefix_slash", "route")
+
+    def __init__(self, route: Route, pools: tuple[Pool, ...]) -> None:
+        self.route = route
+        self.pools = pools
+        self.prefix = route.path.rstrip("/").encode()
+        self.prefix_slash = self.prefix + b"/"
+        self.by_class = [0, 0, 0, 0, 0, 0]  # answers by first digit of the status
+        self._next = 0
+
+    def choose(self, now: float, tried: tuple[Pool, ...] = ()) -> Pool | None:
+        """Fewest outstanding, ties in turn. Ejected ones only when there is no other."""
+        pools = self.pools
+        count = len(pools)
+        if count == 1:
+            return None if tried else pools[0]
+        self._next = start = (self._next + 1) % count if count else 0
+        best: Pool | None = None
+        fallback: Pool | None = None
+        for offset in range(count):
+            pool = pools[(start + offset) % count]
+            if pool in tried:
+                continue
+            if pool.ejected_until > now:
+                if fallback is None or pool.ejected_until < fallback.ejected_until:
+                    fallback = pool
+                continue
+            if not pool.outstanding:
+                return pool
+            if best is None or pool.outstanding < best.outstanding:
+                best = pool
+        return best or fallback
+
+    def matches(self, path: bytes) -> bool:
+        return path == self.prefix or path.startswith(self.prefix_slash)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(pool.outstanding for pool in self.pools)
+
+
+class Table:
+    """Backends by host, longest path first."""
+
+    def __init__(self, routes: RouteTable, limits: Limits, old: "Table | None" = None) -> None:
+        self.pools: dict[Upstream, Pool] = {}
+        self._hosts: dict[bytes, tuple[Backend, ...]] = {}
+        before = {(b.route.host, b.route.path): b for b in old.backends()} if old else {}
+        known = old.pools if old else {}
+        for host, entries in routes.hosts.items():
+            backends = []
+            for route in sorted(entries, key=lambda r: len(r.path), reverse=True):
+                pools = []
+                for upstream in route.upstreams:
+                    pool = self.pools.get(upstream) or known.get(upstream)
+                    self.pools[upstream] = pool = pool or Pool(upstream, limits)
+                    pools.append(pool)
+                backend = Backend(route, tuple(pools))
+                former = before.get((route.host, route.path))
+                if former is not None and former.route.job == route.job:
+                    backend.by_class = former.by_class
+                backends.append(backend)
+            self._hosts[host.lower().rstrip(".").encode()] = tuple(backends)
+
+    def backends(self) -> Iterator[Backend]:
+        for entries in self._hosts.values():
+            yield from entries
+
+    def find(self, host: bytes, path: bytes) -> Backend | None:
+        entries = self._hosts.get(host)
+        if entries is None:
+            return None
+        if len(entries) == 1 and not entries[0].prefix:
+            return entries[0]
+        if b"%" in path or b"/." in path or b"//" in path:
+            path = normal_path(path)
+        for backend in entries:
+            if backend.matches(path):
+                return backend
+        return None
+
+
+def normal_path(path: bytes) -> bytes:
+    """The path that an instance will most likely see: decoded, without dots and empty segments.
+
+    Only for choosing the route: `/shop/../admin` must not come to the job of `/shop`.
+    """
+    segments: list[bytes] = []
+    decoded = unquote_to_bytes(path)
+    for segment in decoded.split(b"/"):
+        if segment == b"..":
+            if segments:
+                segments.pop()
+        elif segment not in (b"", b"."):
+            segments.append(segment)
+    tail = b"/" if decoded.endswith(b"/") and segments else b""
+    return b"/" + b"/".join(segments) + tail
