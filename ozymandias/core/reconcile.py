@@ -10,6 +10,7 @@ observed and not assigned here is stopped or removed, waiting slots run nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ozymandias.core.health import HealthState, grace_ends
@@ -53,14 +54,17 @@ def reconcile(
     now: float,
     *,
     has_session: bool = True,
+    busy: AbstractSet[PodId] = frozenset(),
 ) -> Agenda:
+    """``busy`` pods are being worked on: nothing is known of them until that is done."""
     by_id = by_pod(wanted)
     steps: list[Action | _Later] = []
     if has_session:
-        for pod in sorted(observed.keys()):
+        for pod in sorted(observed.keys() - busy):
             steps.extend(_leaving(observed[pod], by_id, memory.get(pod, NOTHING), now))
     seen_instances = {pod.instance for pod in observed}
-    for pod, want in sorted(by_id.items()):
+    for pod in sorted(by_id.keys() - busy):
+        want = by_id[pod]
         if want.pod is None or want.state is not SlotState.RUNNING:
             continue
         found = observed.get(pod)

@@ -1,0 +1,105 @@
+"""Health probes of the containers that run here.
+
+One task per container with a healthcheck, from its start to its end: probe at once, weigh the
+result by `core.health`, wait as that says, probe again. So there is never more than one probe of a
+container under way, and a new run of it begins with a probe. Whoever is concerned by a change of
+health is woken; nothing is decided here.
+"""
+
+import asyncio
+from typing import NamedTuple
+
+from ozymandias.core import memory as memories
+from ozymandias.core.health import probe_after
+from ozymandias.daemon.local_pods import LocalPods
+from ozymandias.model.instance import SlotState
+from ozymandias.model.job import Container, HealthCheck, HealthKind
+from ozymandias.model.pod import ContainerState, PodId
+from ozymandias.ports import Clock, Runtime
+from ozymandias.telemetry import PROBES
+
+PROBES_AT_ONCE = 64
+
+
+class RunKey(NamedTuple):
+    """One run of one container: a restart is another one."""
+
+    pod: PodId
+    container: str
+    started_at: float
+
+
+class Prober:
+    def __init__(self, *, local: LocalPods, runtime: Runtime, clock: Clock) -> None:
+        self._local = local
+        self._runtime = runtime
+        self._clock = clock
+        self._turns = asyncio.Semaphore(PROBES_AT_ONCE)
+        self._tasks: dict[RunKey, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                wanted = self._wanted()
+                for key in [key for key in self._tasks if key not in wanted]:
+                    self._tasks.pop(key).cancel()
+                for key, container in wanted.items():
+                    if key not in self._tasks and container.healthcheck is not None:
+                        watch = self._watch(key, container, container.healthcheck)
+                        self._tasks[key] = group.create_task(watch)
+                await self._local.probing.wait()
+
+    def _wanted(self) -> dict[RunKey, Container]:
+        """Every run that is to be probed now."""
+        found: dict[RunKey, Container] = {}
+        for pod, want in self._local.wanted.items():
+            observed = self._local.observed.get(pod)
+            if want.pod is None or want.state is not SlotState.RUNNING or observed is None:
+                continue
+            memory = self._local.memory(pod)
+            for container in want.pod.containers:
+                check = container.healthcheck
+                seen = observed.container(container.name)
+                run = memory.run(container.name)
+                if check is None or seen is None or seen.state is not ContainerState.RUNNING:
+                    continue
+                if run.is_running and (observed.address or check.kind is HealthKind.EXEC):
+                    key = RunKey(pod, container.name, run.health.started_at)
+                    found[key] = container
+        return found
+
+    async def _watch(self, key: RunKey, container: Container, check: HealthCheck) -> None:
+        health = self._local.memory(key.pod).run(key.container).health
+        if health.is_healthy:
+            # Adopted: not all at once after a restart of the daemon.
+            await asyncio.sleep(self._clock.random.random() * check.interval_seconds)
+        while True:
+            observed = self._local.observed.get(key.pod)
+            if observed is None:
+                return
+            async with self._turns:
+                result = await self._runtime.probe(key.pod, observed.address, key.container, check)
+            PROBES.labels("passed" if result.healthy else "failed").inc()
+            before = self._local.memory(key.pod)
+            health = before.run(key.container).health
+            if health.started_at != key.started_at:
+                return  # another run by now
+            after = memories.probed(
+                before,
+                key.pod,
+                container,
+                passed=result.healthy,
+                reason=result.reason,
+                now=self._clock.boot(),
+            )
+            if after is not before:
+                self._local.memories[key.pod] = after
+            self._tell(before, after, key)
+            await asyncio.sleep(probe_after(after.run(key.container).health, check))
+
+    def _tell(self, before: memories.PodMemory, after: memories.PodMemory, key: RunKey) -> None:
+        was, now = before.run(key.container).health, after.run(key.container).health
+        if was.state is not now.state:
+            self._local.execution.set()  # a dependant may start; an unhealthy one is due
+        if (was.state, was.reason) != (now.state, now.reason):
+            self._local.statuses.set()

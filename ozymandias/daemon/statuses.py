@@ -1,0 +1,282 @@
+"""Statuses and names of this node's instances, kept in the store.
+
+Level-triggered: computes what the store should say, compares it with what was last written, and
+writes the difference, one fenced transaction per job: the status key and the DNS records of its
+healthy instances together, under the node's longer lease. Nothing is written without a change, and
+no key more than WRITES_MAX times in a second; the first of a burst goes out at once.
+
+A record is deleted only while it has the value this node wrote: after a move the slot's name may
+already belong to its new home. Each write compares the revision of the write before it, so that
+one whose answer never came can't be applied late, over a newer one; after any doubt what is there
+is read again.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from ozymandias.core.memory import PodMemory
+from ozymandias.core.pods import pod_id
+from ozymandias.core.routes import Names, dns_records
+from ozymandias.core.status import status_of
+from ozymandias.daemon.events import EventLog
+from ozymandias.daemon.local_pods import LocalPods
+from ozymandias.daemon.membership import Membership, Session
+from ozymandias.model.instance import Assigned, InstanceState, InstanceStatus, SlotState
+from ozymandias.model.job import JobKey
+from ozymandias.model.node import NodeName
+from ozymandias.model.pod import ObservedPod, Pod, PodId
+from ozymandias.ports import Clock, Compare, Delete, Op, Put, Store, StoreError, Txn, Unavailable
+from ozymandias.store import codec, keys
+from ozymandias.store.names import value_of
+from ozymandias.telemetry import log, warn
+
+WRITES_MAX = 5  # of one key
+WRITES_WINDOW_SECONDS = 1.0
+RETRY_SECONDS = 1.0
+
+TOLD = frozenset(
+    {
+        InstanceState.HEALTHY,
+        InstanceState.UNHEALTHY,
+        InstanceState.BACKOFF,
+        InstanceState.FAILED,
+        InstanceState.COMPLETED,
+    }
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Written:
+    """What the store holds of one job on this node, as far as this daemon knows."""
+
+    instances: dict[int, InstanceStatus] = field(default_factory=dict)
+    lease: int = 0  # 0: not there
+    revision: int = 0  # of the status key; 0: not there
+    names: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)  # key -> value, lease
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=WRITES_MAX))
+
+    def due_at(self) -> float:
+        """When the next write is allowed; 0 is at once."""
+        is_full = len(self.times) == WRITES_MAX
+        return self.times[0] + WRITES_WINDOW_SECONDS if is_full else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the store should hold of one job on this node. No instances: nothing at all."""
+
+    instances: dict[int, InstanceStatus] = field(default_factory=dict)
+    names: dict[bytes, bytes] = field(default_factory=dict)
+
+
+_Inputs = tuple[Assigned, Pod | None, ObservedPod | None, PodMemory]
+
+
+class StatusWriter:
+    def __init__(
+        self,
+        *,
+        node: NodeName,
+        names: Names,
+        local: LocalPods,
+        store: Store,
+        membership: Membership,
+        clock: Clock,
+        events: EventLog,
+    ) -> None:
+        self._node = node
+        self._names = names
+        self._local = local
+        self._store = store
+        self._membership = membership
+        self._clock = clock
+        self._events = events
+        self._session: Session | None = None  # whose keys `_written` describes
+        self._written: dict[JobKey, Written] = {}
+        self._computed: dict[PodId, tuple[_Inputs, InstanceStatus]] = {}
+
+    def shows_healthy(self, pod: PodId) -> bool:
+        """Whether the store may still say that this pod is healthy, or name it in DNS."""
+        if self._session is None:
+            return True
+        written = self._written.get(pod.key)
+        told = written.instances.get(pod.slot) if written else None
+        return told is not None and told.healthy and _is_of(told, pod)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_session())
+            due_at: float | None = None
+            while True:
+                wait = None if due_at is None else max(0.0, due_at - self._clock.boot())
+                await self._local.statuses.wait(wait)
+                due_at = await self._write_all()
+
+    async def _follow_session(self) -> None:
+        while True:
+            await self._membership.changed()
+            self._local.statuses.set()
+
+    async def _write_all(self) -> float | None:
+        """Write what differs; the time to come back, if something is left to do."""
+        if not self._local.is_known:
+            return None
+        session = self._membership.valid()
+        if session is None:
+            self._compute()  # events are told, and kept until they can be written
+            return None
+        try:
+            if self._session is not session:
+                await self._load(session)
+            wishes = self._compute()
+            for job in sorted(self._written.keys() | wishes.keys()):
+                await self._write(job, wishes.get(job, Wish()), session)
+        except StoreError as error:
+            warn("statuses.not_written", reason=str(error))
+            return self._clock.boot() + RETRY_SECONDS
+        wishes = self._compute()
+        due = [
+            max(self._written[job].due_at() if job in self._written else 0.0, self._clock.boot())
+            for job in self._written.keys() | wishes.keys()
+            if self._differs(job, wishes.get(job, Wish()), session)
+        ]
+        return min(due, default=None)
+
+    # What the store should say ------------------------------------------------------------------
+
+    def _compute(self) -> dict[JobKey, Wish]:
+        wishes: dict[JobKey, Wish] = {}
+        computed: dict[PodId, tuple[_Inputs, InstanceStatus]] = {}
+        rank = {SlotState.WAITING: 0, SlotState.STOPPING: 1, SlotState.RUNNING: 2}
+        # One slot may be here twice, stopping in one version and waiting in the next.
+        for assigned in sorted(self._local.assigned, key=lambda a: (a.job, rank[a.state])):
+            pod = pod_id(assigned)
+            want = self._local.wanted.get(pod)
+            if want is not None and want.state is not assigned.state:
+                continue  # the very same pod stops before it runs again
+            spec = want.pod if want else None
+            status = self._status(assigned, pod, spec)
+            computed[pod] = (self._inputs(assigned, pod, spec), status)
+            wish = wishes.setdefault(assigned.job, Wish())
+            wish.instances[assigned.slot] = status
+            if status.healthy and status.address and spec is not None:
+                for record in dns_records(spec.job, assigned.slot, status.address, self._names):
+                    wish.names[keys.dns(record.name)] = value_of(record)
+        self._computed = computed
+        return wishes
+
+    def _inputs(self, assigned: Assigned, pod: PodId, spec: Pod | None) -> _Inputs:
+        return (assigned, spec, self._local.observed.get(pod), self._local.memory(pod))
+
+    def _status(self, assigned: Assigned, pod: PodId, spec: Pod | None) -> InstanceStatus:
+        inputs = self._inputs(assigned, pod, spec)
+        before = self._computed.get(pod)
+        if before is not None and before[0] == inputs:
+            return before[1]
+        status = status_of(*inputs)
+        last = before[1] if before else self._last_written(pod)
+        is_same_state = last is not None and last.state is status.state
+        if last is not None and is_same_state:
+            status = replace(status, since=last.since)
+        else:
+            status = replace(status, since=self._clock.wall())
+        is_news = last is None or (last.state, last.reason) != (status.state, status.reason)
+        if is_news and status.state in TOLD:
+            reason = status.reason or "all containers are healthy"
+            instance = f"{assigned.job.name}-{assigned.slot}"
+            self._events.emit(
+                f"instance.{status.state}", reason, job=assigned.job, instance=instance
+            )
+        return status
+
+    def _last_written(self, pod: PodId) -> InstanceStatus | None:
+        written = self._written.get(pod.key)
+        found = written.instances.get(pod.slot) if written else None
+        return found if found is not None and _is_of(found, pod) else None
+
+    # What the store says ------------------------------------------------------------------------
+
+    async def _load(self, session: Session) -> None:
+        """Read back what this node has written before, under this lease or a former one."""
+        listing = await self._store.range(keys.statuses(self._node))
+        zone = await self._store.range(keys.dns(self._names.domain) + b"/")
+        written: dict[JobKey, Written] = {}
+        for kv in listing.kvs:
+            try:
+                job = keys.job_key(*keys.parts(kv.key, keys.statuses(self._node)))
+                found = codec.decode_statuses(kv.value)
+            except (TypeError, ValueError):
+                log("status.unreadable", key=kv.key.decode(errors="replace"))
+                continue
+            written[job] = Written(instances=found, lease=kv.lease, revision=kv.mod_revision)
+        leases = {kv.lease for kv in listing.kvs} | {session.long_lease.id}
+        for kv in zone.kvs:
+            if kv.lease in leases:
+                job = self._job_of(kv.key)
+                entry = written.setdefault(job, Written())
+                entry.names[kv.key] = (kv.value, kv.lease)
+        for job, entry in written.items():
+            if job in self._written:
+                entry.times = self._written[job].times
+        self._written = written
+        self._session = session
+
+    def _job_of(self, key: bytes) -> JobKey:
+        zone = keys.dns(self._names.domain) + b"/"
+        namespace, name, *_ = (*keys.parts(key, zone), "", "")
+        return keys.job_key(namespace, name)
+
+    def _differs(self, job: JobKey, wish: Wish, session: Session) -> bool:
+        written = self._written.get(job) or Written()
+        lease = session.long_lease.id
+        names = {key: value for key, (value, held) in written.names.items() if held == lease}
+        if names != wish.names or len(names) != len(written.names):
+            return True
+        if not wish.instances:
+            return bool(written.instances or written.lease)
+        return written.instances != wish.instances or written.lease != lease
+
+    async def _write(self, job: JobKey, wish: Wish, session: Session) -> None:
+        if not self._differs(job, wish, session):
+            return
+        written = self._written.setdefault(job, Written())
+        now = self._clock.boot()
+        if written.due_at() > now:
+            return
+        lease = session.long_lease.id
+        last = Compare(keys.status(self._node, job), "mod", "=", written.revision)
+        operations = self._operations(job, wish, written, lease)
+        written.times.append(now)
+        self._session = None  # in doubt, until the answer is here
+        result = await self._store.txn((*self._membership.fence(), last), operations)
+        if not result.succeeded:
+            # Somebody else wrote, or holds the node's record: membership finds out about that.
+            raise Unavailable(f"the status of {job} was changed by another")
+        self._session = session
+        if wish.instances or wish.names:
+            written.instances = dict(wish.instances)
+            written.lease = lease if wish.instances else 0
+            written.revision = result.revision if wish.instances else 0
+            written.names = {key: (value, lease) for key, value in wish.names.items()}
+        else:
+            del self._written[job]
+        self._local.execution.set()  # who waits for names to be withdrawn may go on
+
+    def _operations(self, job: JobKey, wish: Wish, written: Written, lease: int) -> list[Op]:
+        key = keys.status(self._node, job)
+        operations: list[Op] = [
+            Put(key, codec.encode(wish.instances), lease) if wish.instances else Delete(key)
+        ]
+        for name, value in wish.names.items():
+            if written.names.get(name) != (value, lease):
+                operations.append(Put(name, value, lease))
+        for name, (value, _) in written.names.items():
+            if name not in wish.names:
+                ours = (Compare(name, "value", "=", value),)
+                operations.append(Txn(ours, (Delete(name),)))
+        return operations
+
+
+def _is_of(status: InstanceStatus, pod: PodId) -> bool:
+    return (status.uid, status.version, status.generation) == (pod.uid, pod.version, pod.generation)
