@@ -5,7 +5,7 @@ import socket
 
 
 def notify(*lines: str) -> None:
-    """Send e.g. ``READY=1`` or ``STATUS=waiting for etcd`` to the service manager, if there is one."""
+    """Send e.g. ``READY=1`` or ``STATUS=waiting for etcd`` to systemd, if it is there."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
