@@ -52,11 +52,11 @@ class Answer:
         return json.loads(self.body)
 
 
-def get(url: str, token_file: Path | None = None, timeout: float = API_SECONDS_MAX) -> Answer:
-    """GET from loopback. OSError when nobody answers."""
+def get(url: str, token: str = "", timeout: float = API_SECONDS_MAX) -> Answer:
+    """GET by plain HTTP. OSError when nobody answers."""
     host, _, path = url.removeprefix("http://").partition("/")
     connection = http.client.HTTPConnection(host, timeout=timeout)
-    headers = {} if token_file is None else {"Authorization": f"Bearer {read_token(token_file)}"}
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         connection.request("GET", f"/{path}", headers=headers)
         response = connection.getresponse()
@@ -92,7 +92,7 @@ def nodes(cluster: LocalCluster) -> list[dict[str, Any]]:
     """The rows of `/v1/nodes`, from the first node that answers; none when nobody does."""
     for endpoint in cluster.endpoints:
         try:
-            answer = get(f"{endpoint}/v1/nodes", cluster.token_file)
+            answer = get(f"{endpoint}/v1/nodes", read_token(cluster.token_file))
             if answer.status == 200:
                 return list(answer.json()["items"])
         except (OSError, ValueError, KeyError):

@@ -50,16 +50,17 @@ class Child:
     last_exit: str = ""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)  # not set from start to end
+    known: asyncio.Event = field(default_factory=asyncio.Event)  # not set while being started
 
     def __post_init__(self) -> None:
         self.ended.set()
+        self.known.set()
 
     async def signal(self, number: signal.Signals, wait_seconds: float) -> bool:
         """Signal the process and wait; whether it ended. One that is just being started, too."""
         try:
             async with asyncio.timeout(wait_seconds):
-                while self.process is None and not self.ended.is_set():
-                    await asyncio.sleep(0.005)  # between fork and our knowing the process
+                await self.known.wait()
                 if self.process is not None:
                     self.process.kill(number)
                 await self.ended.wait()
@@ -131,6 +132,7 @@ class Supervisor:
         """Start the program and wait for its end; returns how it ended."""
         program = child.program
         child.ended.clear()
+        child.known.clear()
         child.starts += 1
         try:
             with (self.cluster.logs / f"{program.name}.log").open("ab") as log:
@@ -144,9 +146,11 @@ class Supervisor:
                     start_new_session=True,
                 )
         except OSError as error:
+            child.known.set()
             child.ended.set()
             return f"could not be started: {error}"
         child.process = ProcessId.of(process.pid)
+        child.known.set()
         self._record()
         try:
             code = await process.wait()
