@@ -135,7 +135,8 @@ class Integer:
         value = node.value if isinstance(node, Scalar) else None
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
             if not self.accepts_quoted:
-                raise expected(self.expects, node, f"write {int(value)}, without quotes")
+                bare = f"write {int(value)}" + ", without quotes" * (str(int(value)) == value)
+                raise expected(self.expects, node, bare)
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise expected(self.expects, node)
@@ -199,7 +200,7 @@ class Size:
             bare = node.text.strip().isdigit() and len(node.text) <= 12
             meant = bare and self.low <= parse_size(with_unit) <= self.high
             hint = f'a bare number counts bytes; did you mean "{with_unit}"?' if meant else ""
-            raise expected(self.expects, node, hint)
+            raise Wrong(f"expected {self.expects}, found {shown(node.text)}", hint)
         return size
 
     def schema(self) -> Schema:
@@ -229,7 +230,7 @@ class Duration:
         except (ValueError, OverflowError):
             raise expected(self.expects, node, "write for example 30, 30s or 1m30s") from None
         if not self.low <= seconds <= self.high:
-            raise expected(self.expects, node)
+            raise Wrong(f"expected {self.expects}, found {shown(node.text)}")
         return seconds
 
     def schema(self) -> Schema:

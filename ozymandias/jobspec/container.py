@@ -38,12 +38,14 @@ MEMORY = Size(4 * 2**20, 16 * 2**40)
 CPU = Number(0.01, 1024, "cores")
 ENVIRONMENT = Pairs(
     "environment variable",
+    "an environment variable",
     r"[A-Za-z_][A-Za-z0-9_]*",
     "letters, digits and _, not beginning with a digit,",
     RESERVED_VARIABLES,
 )
 LABELS = Pairs(
     "label",
+    "a label",
     r"[A-Za-z0-9](?:[A-Za-z0-9_./-]*[A-Za-z0-9])?",
     "letters and digits, with _ . / - between them,",
     RESERVED_LABELS,

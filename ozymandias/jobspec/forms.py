@@ -24,7 +24,7 @@ from ozymandias.jobspec.checks import (
 )
 from ozymandias.jobspec.loader import Mapping, Node, Scalar, Sequence
 from ozymandias.jobspec.records import Field, Given, ListOf, Marked, Record
-from ozymandias.jobspec.report import Place, Wrong, quoted
+from ozymandias.jobspec.report import Place, Wrong, did_you_mean, quoted
 from ozymandias.model.job import Condition, Dependency, Port, Protocol, RestartMode, RestartPolicy
 from ozymandias.model.job import Tmpfs as TmpfsMount
 
@@ -53,6 +53,7 @@ class Image:
         text = text_of(node, self.expects, length_max=512)
         if not re.fullmatch(IMAGE_PATTERN, text):
             lower = text.lower().strip()
+            lower = re.sub(r"^\w+://", "", lower)
             hint = f'for example "{lower}"' if re.fullmatch(IMAGE_PATTERN, lower) else ""
             raise expected(self.expects, node, hint)
         return text
@@ -124,7 +125,8 @@ _ARGUMENT = Argument()
 class Pairs:
     """Names and texts: a mapping, a list of NAME=VALUE, or a list of {name, value}."""
 
-    what: str  # "environment variable", "label"
+    what: str  # "environment variable"
+    a_what: str  # "an environment variable"
     key_pattern: str
     key_expects: str
     reserved: Table[str, str] = field(default_factory=dict)  # pattern of a name -> why not
@@ -169,11 +171,11 @@ class Pairs:
                 name, _, text = item.text.partition("=")
                 yield name, item, Scalar(text, text, item.mark), place
             else:
-                attempt(_NeverAPair(self.what), item, place)
+                attempt(_NeverAPair(self.a_what), item, place)
 
     def _name_problem(self, name: str) -> str:
         if not re.fullmatch(self.key_pattern, name) or len(name) > 255:
-            return f"expected {self.key_expects} as name of a {self.what}, found {quoted(name)}"
+            return f"expected {self.key_expects} as name of {self.a_what}, found {quoted(name)}"
         for pattern, why in self.reserved.items():
             if re.fullmatch(pattern, name):
                 return f"{self.what} {quoted(name)} {why}"
@@ -206,11 +208,11 @@ class _PairValue:
 
 @dataclass(frozen=True, slots=True)
 class _NeverAPair:
-    what: str
+    a_what: str
 
     @property
     def expects(self) -> str:
-        return f"a {self.what} as NAME=VALUE or {{name: …, value: …}}"
+        return f"{self.a_what} as NAME=VALUE or {{name: …, value: …}}"
 
     def read(self, node: Node, at: Place) -> str:
         raise expected(self.expects, node)
@@ -317,7 +319,8 @@ class Restart:
         text = text_of(node, self.expects)
         mode, colon, count = text.partition(":")
         if mode not in {m.value for m in RestartMode} or (colon and mode != "on-failure"):
-            hint = 'write "no" for never' if text in ("never", "false", "False") else ""
+            is_never = text in ("never", "false", "False")
+            hint = 'write "no" for never' if is_never else did_you_mean(mode, list(RestartMode))
             raise expected(self.expects, node, hint)
         attempts = None
         if colon:

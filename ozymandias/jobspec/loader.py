@@ -56,6 +56,7 @@ class Entry:
 class Mapping:
     mark: Mark
     entries: dict[str, Entry] = field(default_factory=dict)
+    is_whole: bool = True  # False: there were keys that could not be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ class _Reader:
             at.wrong(mark, f"anchor &{event.anchor} is not allowed", "write the value out instead")
         tag: str | None = getattr(event, "tag", None)
         if tag is not None:
-            at.wrong(mark, f"tag {quoted(tag)} is not allowed", "write the plain value")
+            short = tag.replace("tag:yaml.org,2002:", "!!")
+            at.wrong(mark, f"tag {quoted(short)} is not allowed", "write the plain value")
             # Read on, so that the rest of the file is checked too, but judge nothing inside.
         if isinstance(event, yaml.ScalarEvent):
             return Broken(mark) if tag is not None else _scalar(event, mark)
@@ -158,7 +160,8 @@ class _Reader:
         return node
 
     def _mapping(self, mark: Mark, at: Place, depth: int) -> Mapping:
-        node = Mapping(mark)
+        entries: dict[str, Entry] = {}
+        is_whole = True
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._node(event, at, depth)
             is_merge = (
@@ -166,16 +169,17 @@ class _Reader:
             )
             name = key.text if isinstance(key, Scalar) else ""
             value = self._node(next(self._events), at.inside(name) if name else at, depth)
+            is_whole = is_whole and isinstance(key, Scalar) and not is_merge
             if is_merge:
                 at.wrong(key.mark, 'the merge key "<<" is not allowed', "write the fields out")
             elif isinstance(key, Scalar):
-                self._enter(node, key, value, at)
+                self._enter(entries, key, value, at)
             elif not isinstance(key, Broken):
                 at.wrong(key.mark, "a key must be a plain word, not a list or a mapping")
-        return node
+        return Mapping(mark, entries, is_whole)
 
-    def _enter(self, node: Mapping, key: Scalar, value: Node, at: Place) -> None:
-        first = node.entries.get(key.text)
+    def _enter(self, entries: dict[str, Entry], key: Scalar, value: Node, at: Place) -> None:
+        first = entries.get(key.text)
         if first is not None:
             at.inside(key.text).wrong(
                 key.mark,
@@ -184,7 +188,7 @@ class _Reader:
                 "remove one of the two",
             )
             return
-        node.entries[key.text] = Entry(key, value)
+        entries[key.text] = Entry(key, value)
 
 
 def _mark(event: yaml.Event) -> Mark:
@@ -226,4 +230,6 @@ def _explained(error: yaml.YAMLError) -> tuple[Mark, str, str]:
         hint = 'put text that contains ": " in quotes; check the indentation'
     elif "did not find expected" in problem:
         hint = "check the indentation, and that every bracket and quote is closed"
+    elif "end of stream" in problem and "quoted" in context:
+        hint = "a quotation mark is not closed"
     return mark, detail, hint

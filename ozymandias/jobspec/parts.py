@@ -61,8 +61,10 @@ class HealthTest:
         if kind == "CMD-SHELL" and len(words) == 1:
             return ("/bin/sh", "-c", words[0])
         if kind in ("CMD", "CMD-SHELL"):
-            raise Wrong(f"{kind} is followed by {len(words)} texts",
-                        'write ["CMD", "prog", "arg"] or ["CMD-SHELL", "one text"]')  # fmt: skip
+            raise Wrong(
+                f"{kind} is followed by {len(words)} texts",
+                'write ["CMD", "prog", "arg"] or ["CMD-SHELL", "one text"]',
+            )
         raise Wrong(f"the test begins with {quoted(kind)}", 'begin it with "CMD" or "CMD-SHELL"')
 
     def schema(self) -> Schema:
@@ -106,8 +108,8 @@ def _build_healthcheck(given: Given) -> Any:
         if command is None:
             given.wrong("command", 'required for type "exec", but missing')
     elif not given.has("port"):
-        given.wrong("port", f'required for type "{kind}", but missing',
-                    "the port that the process in the container listens on")  # fmt: skip
+        hint = "the port that the process in the container listens on"
+        given.wrong("port", f'required for type "{kind}", but missing', hint)
     belongs = {"path": ("http",), "port": ("http", "tcp"), "command": ("exec",), "test": ("exec",)}
     for name, kinds in belongs.items():
         if given.has(name) and kind not in kinds:

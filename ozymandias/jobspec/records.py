@@ -5,6 +5,7 @@ From the same rows come the parsing, the JSON Schema (`schema.py`) and the refer
 (`reference.py`). A Record reads a mapping by its rows and hands what was given to a builder.
 """
 
+import re
 from collections.abc import Callable
 from collections.abc import Mapping as Table
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from ozymandias.jobspec.checks import WRONG, Check, Schema, attempt, expected, is_right
 from ozymandias.jobspec.loader import Entry, Mapping, Node, Scalar, Sequence
-from ozymandias.jobspec.report import Mark, Place, did_you_mean, quoted
+from ozymandias.jobspec.report import Mark, Place, Wrong, did_you_mean, quoted
 
 T = TypeVar("T")
 
@@ -47,6 +48,7 @@ class Given:
     mark: Mark
     values: dict[str, Any] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
+    misspelt: set[str] = field(default_factory=set)  # fields that an unknown one probably means
     is_clean: bool = True  # nothing in it is unknown, wrong or missing
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -70,6 +72,15 @@ class Given:
 
 
 Build = Callable[[Given], Any]
+
+
+def _briefly(doc: str) -> str:
+    """The first words of a row's description, as part of a sentence."""
+    return doc[0].lower() + re.split(r"[,;:.](?: |$)", doc[1:], maxsplit=1)[0]
+
+
+def too_many(count: int, limit: int) -> Wrong:
+    return Wrong(f"{count} entries; at most {limit} are allowed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +109,8 @@ class Record:
         for row in self.fields:
             if row.is_required and not given.has(row.name):
                 given.is_clean = False
-                given.wrong(row.name, f"required, but missing: {row.doc[0].lower()}{row.doc[1:]}")
+                if node.is_whole and row.name not in given.misspelt:
+                    given.wrong(row.name, f"required, but missing: {_briefly(row.doc)}")
         if self.is_strict and not given.is_clean:
             return WRONG
         return self.build(given)
@@ -109,19 +121,21 @@ class Record:
         row = rows.get(name)
         if row is None:
             given.is_clean = False
-            place.wrong(entry.key.mark, *self._unknown(name, rows, given))
+            detail, hint = self._unknown(name, rows, given)
+            place.wrong(entry.key.mark, detail, hint)
+            given.misspelt.update(re.findall(r'did you mean "(\w+)"', hint))
             return
         first = given.entries.get(row.name)
         if first is not None:
             given.is_clean = False
-            place.wrong(entry.key.mark, f"{quoted(first.key.text)} and {quoted(name)} are the same"
-                        " field", "remove one of the two")  # fmt: skip
+            both = f"{quoted(first.key.text)} and {quoted(name)}"
+            place.wrong(entry.key.mark, f"{both} are the same field", "remove one of the two")
             return
         given.entries[row.name] = entry
         if isinstance(entry.value, Scalar) and entry.value.value is None:
             given.is_clean = False
-            place.wrong(entry.value.mark, f"expected {row.check.expects}, found nothing",
-                        "give a value or leave the field out")  # fmt: skip
+            hint = "give a value" if row.is_required else "give a value or leave the field out"
+            place.wrong(entry.value.mark, f"expected {row.check.expects}, found nothing", hint)
             return
         value = attempt(row.check, entry.value, place)
         if is_right(value):
@@ -134,9 +148,8 @@ class Record:
             return f"{quoted(name)} is not built yet: {self.unbuilt[name]}", "leave it out for now"
         if name in self.meant:
             return f"unknown field {quoted(name)}", self.meant[name]
-        if given.at.report.is_full:
-            return "", ""  # only counted; guessing is the costly part
-        hint = did_you_mean(name, [*rows, *self.unbuilt])
+        may_guess = given.at.report.may_guess()
+        hint = did_you_mean(name, [*rows, *self.unbuilt]) if may_guess else ""
         return f"unknown field {quoted(name)}", hint
 
     def schema(self) -> Schema:
@@ -184,7 +197,7 @@ class ListOf:
                 self.title, node, f'write it as a list: ["{example}"]' * (example != "…")
             )
         if len(node.items) > self.items_max:
-            raise expected(f"{self.title} of at most {self.items_max}", node)
+            raise too_many(len(node.items), self.items_max)
         values = []
         is_clean = True
         for index, item in enumerate(node.items):
@@ -217,9 +230,10 @@ class MapOf:
     def read(self, node: Node, at: Place) -> dict[str, Marked[Any]]:
         """Keeps what is right: checks across items should still see the others."""
         if not isinstance(node, Mapping) or not node.entries:
-            raise expected(self.title, node)
+            hint = 'write NAME: {…} in place of each "-"' if isinstance(node, Sequence) else ""
+            raise expected(self.title, node, hint)
         if len(node.entries) > self.items_max:
-            raise expected(f"{self.title}, at most {self.items_max}", node)
+            raise too_many(len(node.entries), self.items_max)
         values = {}
         for name, entry in node.entries.items():
             place = at.inside(name)

@@ -13,7 +13,9 @@ from ozymandias.problems import FieldError
 
 ERRORS_MAX = 100  # kept and shown; the rest is only counted
 GUESS_LENGTH_MAX = 40  # a longer word is no misspelt field
+GUESSES_MAX = 30  # guessing what was meant is the costly part of complaining
 SHOWN_LENGTH_MAX = 60  # of a value quoted in a complaint
+STEP_LENGTH_MAX = 63  # of one key in a path
 
 
 class Mark(NamedTuple):
@@ -39,6 +41,12 @@ class Report:
     def __init__(self) -> None:
         self._errors: list[FieldError] = []
         self._omitted = 0
+        self._guesses = 0
+
+    def may_guess(self) -> bool:
+        """Whether one more misspelt word is worth a guess."""
+        self._guesses += 1
+        return self._guesses <= GUESSES_MAX and not self.is_full
 
     @property
     def count(self) -> int:
@@ -75,21 +83,35 @@ class Report:
 
 
 class Place(NamedTuple):
-    """Where a check is looking: the report to write to and the path from the top of the file."""
+    """Where a check is looking: the report to write to and the way from the top of the file.
+
+    Made for every value, but its path is spelt out only where something is wrong.
+    """
 
     report: Report
-    path: str = ""
+    parent: "Place | None" = None
+    key: str | int = ""
 
     def inside(self, key: str | int) -> "Place":
-        step = shown(str(key), 63) if isinstance(key, str) else str(key)
-        return Place(self.report, f"{self.path}.{step}" if self.path else step)
+        return Place(self.report, self, key)
+
+    @property
+    def path(self) -> str:
+        steps: list[str] = []
+        place = self
+        while place.parent is not None:
+            steps.append(shown(str(place.key), STEP_LENGTH_MAX))
+            place = place.parent
+        return ".".join(reversed(steps))
 
     def wrong(self, mark: Mark, detail: str, hint: str = "") -> None:
-        self.report.add(mark, self.path, detail, hint)
+        self.report.add(mark, "" if self.report.is_full else self.path, detail, hint)
 
 
 def shown(text: str, limit: int = SHOWN_LENGTH_MAX) -> str:
     """Text as it may stand in a message: one line, printable, not too long."""
+    if len(text) <= limit and text.isprintable():
+        return text
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
 

@@ -80,7 +80,10 @@ def _check_dependencies(drafts: Mapping[str, Draft], names: frozenset[str]) -> N
             if target == name:
                 marked.wrong(f"container {quoted(name)} depends on itself")
             elif target not in names:
-                hint = did_you_mean(target, names - {name})
+                others = sorted(names - {name})
+                hint = did_you_mean(target, others) or (
+                    f"the others: {', '.join(others[:10])}" if others else ""
+                )
                 marked.wrong(f"there is no container {quoted(target)} in this job", hint)
             elif target in drafts:
                 edges[name].append(marked)
