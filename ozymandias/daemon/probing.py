@@ -44,7 +44,8 @@ class Prober:
                 for key in [key for key in self._tasks if key not in wanted]:
                     self._tasks.pop(key).cancel()
                 for key, container in wanted.items():
-                    if key not in self._tasks and container.healthcheck is not None:
+                    task = self._tasks.get(key)
+                    if container.healthcheck is not None and (task is None or task.done()):
                         watch = self._watch(key, container, container.healthcheck)
                         self._tasks[key] = group.create_task(watch)
                 await self._local.probing.wait()

@@ -124,7 +124,6 @@ class StatusWriter:
             return None
         session = self._membership.valid()
         if session is None:
-            self._compute()  # events are told, and kept until they can be written
             return None
         try:
             if self._session is not session:
