@@ -121,9 +121,14 @@ def _groups(slots: Mapping[_Kind, set[int]]) -> tuple[Group, ...]:
             slots=Slots(tuple(sorted(slots[kind]))),
             demand=kind.demand,
         )
-        for kind in sorted(slots, key=lambda k: (k[:4], repr(k.demand)))
+        for kind in sorted(slots, key=_order)
         if slots[kind]
     )
+
+
+def _order(kind: _Kind) -> tuple[object, ...]:
+    demand = kind.demand
+    return (*kind[:4], demand.memory_bytes, demand.disk_bytes, demand.host_ports)
 
 
 def _kind(edit: Edit, state: SlotState) -> _Kind:

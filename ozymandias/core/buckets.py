@@ -1,0 +1,156 @@
+"""Instances sorted into named buckets: the first step of every decision about a job.
+
+`census` is one cheap pass over the whole cluster, to see which jobs need thought at all; `sort_job`
+then looks at every instance of one job. *Current* is an instance as the job's head wants it (uid,
+version, generation), *live* is one that is running or waiting, *outdated* one to be replaced.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from ozymandias.model.instance import (
+    Assigned,
+    Assignment,
+    InstanceState,
+    SlotState,
+    instances_of,
+)
+from ozymandias.model.job import JobHead, JobKey
+from ozymandias.model.node import NodeName
+from ozymandias.model.plan import Edit
+from ozymandias.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    live: Mapping[JobKey, int]  # running + waiting instances, of every version
+    outdated: frozenset[JobKey]  # jobs with live instances to be replaced
+
+
+def census(snapshot: Snapshot) -> Census:
+    live: dict[JobKey, int] = {}
+    outdated: set[JobKey] = set()
+    stopping = SlotState.STOPPING
+    jobs = snapshot.jobs
+    for (_, key), assignment in snapshot.assignments.items():
+        record = jobs.get(key)
+        for group in assignment.groups:
+            if group.state is stopping:
+                continue
+            live[key] = live.get(key, 0) + len(group.slots)
+            if record is not None:
+                head = record.head
+                if (
+                    group.version != head.version
+                    or group.generation != head.restart
+                    or group.uid != head.uid
+                ):
+                    outdated.add(key)
+    return Census(live=live, outdated=frozenset(outdated))
+
+
+@dataclass(slots=True, kw_only=True)
+class Buckets:
+    """Every instance of one job, each in exactly one bucket. A working copy: it may be changed."""
+
+    ready: list[Assigned] = field(default_factory=list)  # current and healthy (or completed)
+    unready: list[Assigned] = field(default_factory=list)  # current: running, not healthy yet
+    waiting: list[Assigned] = field(default_factory=list)  # current: its room is being vacated
+    serving: list[Assigned] = field(default_factory=list)  # outdated and healthy
+    idle: list[Assigned] = field(default_factory=list)  # outdated: running, without traffic
+    stale: list[Assigned] = field(default_factory=list)  # outdated: waiting, will never run
+    stopping: list[Assigned] = field(default_factory=list)
+    # Live on a node whose ledger is missing or unreadable: counted, but nothing can be done there.
+    beyond_reach: list[Assigned] = field(default_factory=list)
+
+    @property
+    def current(self) -> list[Assigned]:
+        return [*self.ready, *self.unready, *self.waiting]
+
+    @property
+    def outdated(self) -> list[Assigned]:
+        return [*self.serving, *self.idle, *self.stale]
+
+    @property
+    def live(self) -> list[Assigned]:
+        return [*self.current, *self.outdated, *self.beyond_reach]
+
+    def used_slots(self) -> set[int]:
+        """Slots that are somewhere, if only stopping: none of them is free for another."""
+        return {a.slot for a in self.live} | {a.slot for a in self.stopping}
+
+
+def sort_job(
+    snapshot: Snapshot, key: JobKey, assignments: Iterable[Assignment] | None = None
+) -> Buckets:
+    """The buckets of one job, each ordered by node and slot."""
+    record = snapshot.jobs.get(key)
+    head = record.head if record else None
+    buckets = Buckets()
+    for assignment in assignments_of(snapshot, key) if assignments is None else assignments:
+        for assigned in instances_of(assignment):
+            _bucket(snapshot, buckets, assigned, head).append(assigned)
+    return buckets
+
+
+def _bucket(
+    snapshot: Snapshot, buckets: Buckets, assigned: Assigned, head: JobHead | None
+) -> list[Assigned]:
+    if assigned.state is SlotState.STOPPING:
+        return buckets.stopping
+    if assigned.node not in snapshot.nodes:
+        return buckets.beyond_reach
+    is_waiting = assigned.state is SlotState.WAITING
+    if head is not None and is_current(assigned, head):
+        if is_waiting:
+            return buckets.waiting
+        return buckets.ready if is_ready(snapshot, assigned) else buckets.unready
+    if is_waiting:
+        return buckets.stale
+    status = snapshot.status(assigned)
+    return buckets.serving if status and status.healthy else buckets.idle
+
+
+def is_current(assigned: Assigned | Edit, head: JobHead) -> bool:
+    return (assigned.uid, assigned.version, assigned.generation) == (
+        head.uid,
+        head.version,
+        head.restart,
+    )
+
+
+def is_ready(snapshot: Snapshot, assigned: Assigned) -> bool:
+    """Healthy on a node that is there, or ended well: what a rollout waits for."""
+    node, status = snapshot.nodes.get(assigned.node), snapshot.status(assigned)
+    if status is None or node is None or not node.is_alive:
+        return False
+    return status.healthy or status.state is InstanceState.COMPLETED
+
+
+def assignments_of(snapshot: Snapshot, key: JobKey) -> list[Assignment]:
+    """What the nodes have of one job, ordered by node."""
+    return assignments_by_job(snapshot, (key,))[key]
+
+
+def assignments_by_job(
+    snapshot: Snapshot, keys: Collection[JobKey]
+) -> dict[JobKey, list[Assignment]]:
+    """One pass for many jobs; each list ordered by node."""
+    found: dict[JobKey, list[Assignment]] = {key: [] for key in keys}
+    for (_, key), assignment in snapshot.assignments.items():
+        if key in found:
+            found[key].append(assignment)
+    for assignments in found.values():
+        assignments.sort(key=lambda a: a.node)
+    return found
+
+
+def per_node(instances: Iterable[Assigned]) -> Counter[NodeName]:
+    return Counter(a.node for a in instances)
+
+
+def free_slots(used: Collection[int]) -> Iterator[int]:
+    """The lowest numbers that are nowhere in use, for ever."""
+    return (number for number in count() if number not in used)

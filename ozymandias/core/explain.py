@@ -1,0 +1,183 @@
+"""Decisions in words and documents: `ozy why`, and the plan as `ozy plan -o json` shows it.
+
+Nothing here decides anything. `why` reads a snapshot and says of each instance that is not healthy
+what it is waiting for, with numbers; `plan_document` spells a plan for programs.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ozymandias.core.apply import LIVE
+from ozymandias.core.buckets import Buckets, sort_job
+from ozymandias.core.foresee import foresee
+from ozymandias.core.placement import RUNNING, Room, rooms_of
+from ozymandias.core.rollout import next_step, rolling_of
+from ozymandias.core.upkeep import describe, needs, shortfalls
+from ozymandias.core.vacate import fits_held
+from ozymandias.model.instance import Assigned, SlotState, instances_of
+from ozymandias.model.job import JobKey, JobRecord
+from ozymandias.model.node import Demand
+from ozymandias.model.plan import Edit, Plan
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.problems import Problem
+
+# The plan as a document ---------------------------------------------------------------------------
+
+
+def plan_document(decision: Plan | Problem, snapshot: Snapshot | None = None) -> dict[str, Any]:
+    """``{fits, place, stop, move, problem}``; with a snapshot, also what will follow from it."""
+    if isinstance(decision, Problem):
+        document = decision.document()
+        return {"fits": False, "place": [], "stop": [], "move": [], "problem": document}
+    edits = foresee(snapshot, decision) if snapshot else decision.edits
+    leaving = [e for e in edits if e.before in LIVE and e.after not in LIVE]
+    coming = [e for e in edits if e.before is None and e.after in LIVE]
+    origin = {_run(e): e for e in leaving}
+    moved = [(origin[_run(e)], e) for e in coming if _run(e) in origin]
+    moving = {_run(e) for _, e in moved}
+    return {
+        "fits": True,
+        "place": [_step_document(e) for e in coming if _run(e) not in moving],
+        "stop": [_step_document(e) for e in leaving if _run(e) not in moving],
+        "move": [
+            {"instance": _name(new), "from": old.node, "to": new.node, "reason": new.reason}
+            for old, new in moved
+        ],
+        "problem": None,
+    }
+
+
+def _run(edit: Edit) -> tuple[JobKey, int, str, int, int]:
+    """The same instance of the same version: gone here and coming there, it moves."""
+    return edit.job, edit.slot, edit.uid, edit.version, edit.generation
+
+
+def _step_document(edit: Edit) -> dict[str, Any]:
+    return {"instance": _name(edit), "node": edit.node, "reason": edit.reason}
+
+
+def _name(it: Edit | Assigned) -> str:
+    return f"{it.job.name}-{it.slot}"
+
+
+# Why ----------------------------------------------------------------------------------------------
+
+
+def why(snapshot: Snapshot, key: JobKey) -> tuple[str, ...]:
+    """Line by line, how a job stands and what each instance that is not healthy waits for."""
+    record = snapshot.jobs.get(key)
+    if record is None:
+        return (f"There is no job {key}.",)
+    buckets = sort_job(snapshot, key)
+    return (
+        _headline(record, buckets),
+        *_rollout_lines(snapshot, record, buckets),
+        *_pending_lines(snapshot, record, buckets),
+        *(_waiting_line(snapshot, a) for a in (*buckets.waiting, *buckets.stale)),
+        *(_unready_line(snapshot, a) for a in (*buckets.unready, *buckets.idle)),
+        *(f"{_name(a)} runs on {a.node} and is healthy." for a in (*buckets.ready,)),
+        *(
+            f"{_name(a)} of version {a.version} runs on {a.node} and is healthy."
+            for a in buckets.serving
+        ),
+        *(f"{_name(a)} is stopping on {a.node}." for a in buckets.stopping),
+        *(
+            f"{_name(a)} is on {a.node}, whose ledger can't be read: nothing is changed there."
+            for a in buckets.beyond_reach
+        ),
+    )
+
+
+def _headline(record: JobRecord, buckets: Buckets) -> str:
+    head, key = record.head, record.key
+    if head.deleting:
+        left = len(buckets.live) + len(buckets.stopping)
+        return f"{key} was stopped; {left} of its instances are not gone yet."
+    healthy = len(buckets.ready) + len(buckets.serving)
+    return f"{key} is at version {head.version}: {head.wanted} wanted, {healthy} healthy."
+
+
+def _rollout_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> Iterator[str]:
+    head = record.head
+    if head.deleting or not buckets.outdated:
+        return
+    yield (
+        f"A rollout to version {head.version} is under way: {len(buckets.current)} new,"
+        f" {len(buckets.outdated)} to be replaced."
+    )
+    steps = next_step(rolling_of(record, buckets), rooms_of(snapshot))
+    halfway = (*buckets.unready, *buckets.waiting)
+    if steps:
+        yield "Next: " + "; ".join(_step_words(edit) for edit in steps) + "."
+    elif halfway:
+        yield f"It goes on when {', '.join(map(_name, halfway))} is healthy."
+    elif record.current is None:
+        yield f"It can't go on: the record of version {head.version} can't be read."
+    else:
+        demand = Demand.of(record.current.job)
+        yield f"It can't go on: a new instance needs {needs(demand)} and fits nowhere."
+        yield from _node_lines(snapshot, demand)
+
+
+def _step_words(edit: Edit) -> str:
+    if edit.before is None:
+        verb = "wait on" if edit.after is SlotState.WAITING else "start on"
+        return f"{_name(edit)} is to {verb} {edit.node}"
+    return f"{_name(edit)} on {edit.node} is to stop"
+
+
+def _pending_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> Iterator[str]:
+    missing = record.head.wanted - len(buckets.live)
+    if missing <= 0 or record.head.deleting:
+        return
+    count = f"{missing} instance is" if missing == 1 else f"{missing} instances are"
+    if record.current is None:
+        yield f"{count} pending: the record of version {record.head.version} can't be read."
+        return
+    demand = Demand.of(record.current.job)
+    rooms = rooms_of(snapshot)
+    if any(room.fits(demand, RUNNING) for room in rooms.values()):
+        yield f"{count} pending: there is room, and they are placed in a moment."
+        return
+    yield f"{count} pending: each needs {needs(demand)}, and no node has that free."
+    yield from _node_lines(snapshot, demand)
+
+
+def _node_lines(snapshot: Snapshot, demand: Demand) -> Iterator[str]:
+    for short in shortfalls(snapshot, demand, rooms_of(snapshot)):
+        yield f"  {describe(short)}"
+
+
+def _waiting_line(snapshot: Snapshot, assigned: Assigned) -> str:
+    """A waiting instance waits for its own slot, for room, or for its node to notice."""
+    others = [
+        a
+        for (node, key), assignment in sorted(snapshot.assignments.items())
+        if node == assigned.node or key == assigned.job
+        for a in instances_of(assignment)
+        if a.state is SlotState.STOPPING
+    ]
+    own = [a for a in others if a.instance == assigned.instance]
+    here = [a for a in others if a.node == assigned.node]
+    start = f"{_name(assigned)} waits on {assigned.node}"
+    if own:
+        return f"{start} until {_name(own[0])} of version {own[0].version} on {own[0].node} stops."
+    if not fits_held(Room.of(snapshot.nodes[assigned.node]), assigned):
+        stopping = ", ".join(_name(a) for a in here) or "nothing"
+        return (
+            f"{start} for {needs(assigned.demand)}: what stops there still holds it ({stopping})."
+        )
+    return f"{start}: all it needs is there, and {assigned.node} starts it in a moment."
+
+
+def _unready_line(snapshot: Snapshot, assigned: Assigned) -> str:
+    node, status = snapshot.nodes[assigned.node], snapshot.status(assigned)
+    start = f"{_name(assigned)} on {assigned.node}"
+    if not node.is_alive:
+        return f"{start} is not reachable: the node's lease is gone, and its work is moved soon."
+    if status is None:
+        return f"{start} has not been started yet."
+    words = f"{start} is {status.state}"
+    if status.restarts:
+        words += f", restarted {status.restarts} times"
+    return f"{words}: {status.reason}" if status.reason else f"{words}."

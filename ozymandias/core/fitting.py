@@ -1,0 +1,291 @@
+"""Why a job does not fit, with numbers, and what would make it fit.
+
+The numbers are those of bin-packing: "only 10G can be allocated" counts whole instances on real
+nodes, not free bytes lying about. The resource to blame is found by asking again as if there were
+no end of it. Every suggestion has been put to the scheduler and found to fit.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from ozymandias import problems
+from ozymandias.core.placement import NOW_OR_SOON, Room, Rooms, most_that_fit
+from ozymandias.model.instance import SlotState
+from ozymandias.model.job import Job, JobKey, VolumeKind
+from ozymandias.model.node import Demand, Node, NodeName
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import format_size
+from ozymandias.problems import Kind, NodeShortfall, Problem, Suggestion
+
+MEBIBYTE = 2**20
+FINE_STEP = 16 * MEBIBYTE  # sizes below 1G are suggested in these steps, larger ones in coarse
+COARSE_STEP = 64 * MEBIBYTE
+BLAMED = (problems.INSUFFICIENT_MEMORY, problems.INSUFFICIENT_DISK, problems.INSUFFICIENT_PORTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What was to be placed, and where: ``kept`` instances stay as they are, all are ``wanted``."""
+
+    snapshot: Snapshot
+    job: Job
+    demand: Demand
+    rooms: Rooms  # before the attempt
+    wanted: int
+    kept: int = 0
+    can_change_job: bool = True  # a new job file is being submitted, so its sizes can be changed
+
+    @property
+    def key(self) -> JobKey:
+        return self.job.key
+
+    def placeable(self, demand: Demand | None = None, rooms: Rooms | None = None) -> int:
+        """How many instances there would be, up to all that are wanted."""
+        places = self.rooms if rooms is None else rooms
+        missing = self.wanted - self.kept
+        return self.kept + most_that_fit(places, demand or self.demand, missing, NOW_OR_SOON)
+
+    def fits(self, demand: Demand | None = None, rooms: Rooms | None = None) -> bool:
+        return self.placeable(demand, rooms) >= self.wanted
+
+
+def reject(attempt: Attempt) -> Problem:
+    """The problem of a job that does not fit."""
+    placeable = attempt.placeable()
+    assert placeable < attempt.wanted, "rejected a job that fits"
+    suggestions = tuple(_suggestions(attempt, placeable))
+    shortfalls = _shortfalls(attempt)
+    if not attempt.rooms:
+        return problems.does_not_fit(
+            problems.NO_NODES,
+            job=attempt.job.name,
+            detail=f"No node takes work, so {attempt.key} can't be placed.",
+            required=attempt.wanted,
+            placeable=placeable,
+            nodes=shortfalls,
+            suggestions=suggestions,
+        )
+    blamed = _blamed(attempt)
+    detail, required, possible = _numbers(attempt, blamed[0], placeable)
+    problem = problems.does_not_fit(
+        blamed[0],
+        job=attempt.job.name,
+        detail=detail,
+        required=required,
+        placeable=possible,
+        nodes=shortfalls,
+        suggestions=suggestions,
+    )
+    others = [_numbers(attempt, kind, placeable)[0] for kind in blamed[1:]]
+    return replace(problem, hint=" ".join((*others, problem.hint))) if others else problem
+
+
+def _numbers(attempt: Attempt, kind: Kind, placeable: int) -> tuple[str, int, int]:
+    demand, wanted = attempt.demand, attempt.wanted
+    if kind is problems.INSUFFICIENT_PORTS:
+        ports = ", ".join(map(str, demand.host_ports))
+        return problems.insufficient_ports_detail(ports, wanted, placeable), wanted, placeable
+    if kind is problems.INSUFFICIENT_DISK:
+        size = demand.disk_bytes
+        detail = problems.insufficient_disk_detail(size * wanted, size * placeable)
+    else:
+        size = demand.memory_bytes
+        detail = problems.insufficient_memory_detail(size * wanted, size * placeable)
+    return detail, size * wanted, size * placeable
+
+
+def _blamed(attempt: Attempt) -> list[Kind]:
+    """What limits: the one resource whose plenty would do, else all that fall short by themselves.
+
+    Memory comes first when several would do, because it is what people think of first.
+    """
+    demand = attempt.demand
+    without = (
+        replace(demand, memory_bytes=0),
+        replace(demand, disk_bytes=0),
+        replace(demand, host_ports=()),
+    )
+    enough = [kind for kind, less in zip(BLAMED, without, strict=True) if attempt.fits(demand=less)]
+    if enough:
+        return enough[:1]
+    alone = (
+        Demand(memory_bytes=demand.memory_bytes),
+        Demand(disk_bytes=demand.disk_bytes),
+        Demand(host_ports=demand.host_ports),
+    )
+    short = [kind for kind, only in zip(BLAMED, alone, strict=True) if not attempt.fits(only)]
+    return short or [problems.INSUFFICIENT_MEMORY]
+
+
+# Node by node -----------------------------------------------------------------------------------
+
+
+def _shortfalls(attempt: Attempt) -> list[NodeShortfall]:
+    """By how much one more instance falls short, when as many as fit are there."""
+    return [
+        shortfall(
+            node,
+            attempt.rooms.get(name, Room.of(node)),
+            attempt.demand,
+            job=attempt.key,
+            most=attempt.wanted - attempt.kept,
+        )
+        for name, node in sorted(attempt.snapshot.nodes.items())
+    ]
+
+
+def shortfall(
+    node: Node,
+    room: Room,
+    demand: Demand,
+    *,
+    state: SlotState = SlotState.WAITING,
+    most: int = 0,
+    job: JobKey | None = None,
+) -> NodeShortfall:
+    """What a node lacks for one instance in this state, beyond the ``most`` tried there."""
+    placed = room.count(demand, state, most) if node.is_schedulable else 0
+    free_memory = max(0, room.memory_left(state) - placed * demand.memory_bytes)
+    free_disk = max(0, room.disk_left(state) - placed * demand.disk_bytes)
+    taken = demand.host_ports if placed else room.taken(demand, state)
+    return NodeShortfall(
+        node=node.name,
+        free_memory_bytes=free_memory,
+        free_disk_bytes=free_disk,
+        short_memory_bytes=max(0, demand.memory_bytes - free_memory),
+        short_disk_bytes=max(0, demand.disk_bytes - free_disk),
+        taken_ports=tuple(map(str, taken)),
+        reason=why_closed(node) or (f"with {placed} of {job} there" if placed else ""),
+    )
+
+
+def why_closed(node: Node) -> str:
+    """Why a node takes no work; empty if it does."""
+    if node.presence is None:
+        return "not alive"
+    if node.presence.degraded:
+        return f"degraded: {node.presence.degraded}"
+    return "cordoned" if node.ledger.is_cordoned else ""
+
+
+# What would make it fit -------------------------------------------------------------------------
+
+
+def _suggestions(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
+    yield from _fewer_instances(attempt, placeable)
+    if attempt.can_change_job:
+        yield from _less_memory(attempt)
+        yield from _less_disk(attempt)
+        yield from _no_host_port(attempt)
+    yield from _uncordoned(attempt)
+    yield from _more_nodes(attempt, placeable)
+
+
+def _fewer_instances(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
+    if placeable > attempt.kept and replace(attempt, wanted=placeable).fits():
+        yield Suggestion(
+            text=f"run {_count(placeable, 'instance')} instead of {attempt.wanted}",
+            change={"numInstances": placeable},
+        )
+
+
+def _less_memory(attempt: Attempt) -> Iterator[Suggestion]:
+    job, demand = attempt.job, attempt.demand
+    largest = max(job.containers, key=lambda c: c.memory_bytes)
+    others = demand.memory_bytes - largest.memory_bytes
+
+    def with_memory(size: int) -> Demand:
+        return replace(demand, memory_bytes=others + size)
+
+    size = _largest_that_fits(attempt, with_memory, largest.memory_bytes)
+    if size:
+        yield Suggestion(
+            text=f"give {largest.name} {exact_size(size)} of memory"
+            f" instead of {format_size(largest.memory_bytes)}",
+            change={f"containers.{largest.name}.memory": exact_size(size)},
+        )
+
+
+def _less_disk(attempt: Attempt) -> Iterator[Suggestion]:
+    job, demand = attempt.job, attempt.demand
+    volumes = [(v, c) for c in job.containers for v in c.volumes if v.kind is VolumeKind.LOCAL]
+    if not volumes:
+        return
+    largest, container = max(volumes, key=lambda pair: pair[0].space_bytes)
+    others = demand.disk_bytes - largest.space_bytes
+
+    def with_disk(size: int) -> Demand:
+        return replace(demand, disk_bytes=others + size)
+
+    size = _largest_that_fits(attempt, with_disk, largest.space_bytes)
+    if size:
+        yield Suggestion(
+            text=f"give the volume {largest.path} of {container.name} {exact_size(size)}"
+            f" instead of {format_size(largest.space_bytes)}",
+            change={f"containers.{container.name}.volumes.{largest.path}.space": exact_size(size)},
+        )
+
+
+def _no_host_port(attempt: Attempt) -> Iterator[Suggestion]:
+    ports = attempt.demand.host_ports
+    if ports and attempt.fits(replace(attempt.demand, host_ports=())):
+        names = ", ".join(map(str, ports))
+        yield Suggestion(
+            text=f"ask for no host port ({names}): pods have addresses of their own",
+            change={"ports": "without host"},
+        )
+
+
+def _uncordoned(attempt: Attempt) -> Iterator[Suggestion]:
+    for name, node in sorted(attempt.snapshot.nodes.items()):
+        if why_closed(node) == "cordoned" and attempt.fits(
+            rooms=attempt.rooms | {name: Room.of(node)}
+        ):
+            yield Suggestion(text=f"uncordon {name}", change={"uncordon": name})
+            return
+
+
+def _more_nodes(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
+    missing = attempt.wanted - placeable
+    demand = attempt.demand
+    nodes = missing if demand.host_ports else 1
+    memory, disk = (size * missing // nodes for size in (demand.memory_bytes, demand.disk_bytes))
+    virtual: Rooms = {}
+    for number in range(nodes):
+        name = NodeName(f"\0new-{number}")
+        virtual[name] = Room(node=name, memory_limit=memory, disk_limit=disk)
+    if attempt.fits(rooms=attempt.rooms | virtual):
+        size = f"{exact_size(memory)} of memory"
+        if disk:
+            size += f" and {exact_size(disk)} of disk"
+        yield Suggestion(
+            text=f"add {_count(nodes, 'node')} with at least {size} to allocate",
+            change={"nodes": nodes, "memory_bytes": memory, "disk_bytes": disk},
+        )
+
+
+def _largest_that_fits(attempt: Attempt, demand_of: Callable[[int], Demand], size: int) -> int:
+    """The largest human size below ``size`` with which everything fits; 0 if there is none."""
+    low, high = 0, (size - 1) // FINE_STEP  # in fine steps; low fits or is 0, high + 1 does not
+    while low < high:
+        middle = (low + high + 1) // 2
+        if attempt.fits(demand_of(middle * FINE_STEP)):
+            low = middle
+        else:
+            high = middle - 1
+    found = low * FINE_STEP
+    if found > 2**30:
+        found -= found % COARSE_STEP
+    return found if found and attempt.fits(demand_of(found)) else 0
+
+
+def exact_size(size_bytes: int) -> str:
+    """A size as a job file spells it, never rounded: ``2G``, ``1600M``, ``12345``."""
+    for suffix, factor in (("G", 2**30), ("M", 2**20), ("K", 2**10)):
+        if size_bytes and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{suffix}"
+    return str(size_bytes)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)

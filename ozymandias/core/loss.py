@@ -1,0 +1,79 @@
+"""Which nodes to declare dead now: a lapsed lease is a strong hint, many at once are a weak one.
+
+One node whose lease is gone is dead at once. But a store that pauses can let many leases lapse
+though every host is well, and after a power cut the hosts come back one by one. So there are two
+reasons to hold back (the mass-loss breaker), each for the same time:
+
+- two or more, and over half, of the nodes expected are missing: from when each was first missed;
+- this daemon never saw the node alive: from the daemon's own start.
+
+Expected is a node that is alive or holds assignments, by the store's word and not from memory.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from ozymandias.model.node import NodeName
+from ozymandias.model.snapshot import Snapshot
+
+BREAKER_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    dead: frozenset[NodeName] = frozenset()  # to be declared now
+    look_again: float | None = None  # on the clock of ``now``; None: only when something changes
+    reason: str = ""  # why some are held back, or which are dead
+
+
+def judge_loss(
+    snapshot: Snapshot,
+    *,
+    missing_since: Mapping[NodeName, float],
+    seen_alive: Set[NodeName],
+    started: float,
+    now: float,
+    breaker_seconds: float = BREAKER_SECONDS,
+) -> Loss:
+    """The dead among the missing, and when the others will have been missing for long enough."""
+    holding = {node for node, _ in snapshot.assignments if node in snapshot.nodes}
+    alive = {name for name, node in snapshot.nodes.items() if node.is_alive}
+    missing = holding - alive
+    if not missing:
+        return Loss()
+    expected = len(holding | alive)
+    is_mass = len(missing) >= 2 and 2 * len(missing) > expected
+
+    def due(node: NodeName) -> float:
+        since = missing_since.get(node, now)
+        when = since + breaker_seconds if is_mass else since
+        return when if node in seen_alive else max(when, started + breaker_seconds)
+
+    held = {node: due(node) for node in missing if due(node) > now}
+    dead = frozenset(missing - held.keys())
+    return Loss(
+        dead=dead,
+        look_again=min(held.values(), default=None),
+        reason=_reason(dead, held, expected, is_mass, now),
+    )
+
+
+def _reason(
+    dead: frozenset[NodeName],
+    held: Mapping[NodeName, float],
+    expected: int,
+    is_mass: bool,
+    now: float,
+) -> str:
+    parts = []
+    if dead:
+        parts.append(f"lost: {', '.join(sorted(dead))}")
+    if held:
+        names, seconds = ", ".join(sorted(held)), max(held.values()) - now
+        why = (
+            f"{len(held) + len(dead)} of {expected} nodes are missing at once"
+            if is_mass
+            else "not seen alive since this daemon started"
+        )
+        parts.append(f"{names} held back for up to {seconds:.0f} s more: {why}")
+    return "; ".join(parts)

@@ -1,0 +1,227 @@
+"""The next step of a rolling change: one instance of a job at a time, healthy before the next.
+
+Start-first where there is room: a new instance in a free slot, and when it is healthy an old one
+goes; never more than one above what is wanted. Where there is no room, stop-first: an old instance
+stops and the new one waits in its place, promised but not yet running. Old instances that carry no
+traffic are replaced without waiting for anybody's health. A job that can't go on never holds up
+another, and its old instances keep running.
+
+The order of the questions in `next_step` is the policy. It only ever replaces old by new, so it
+comes to an end; a new version that never gets healthy leaves all but one old instance in place.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ozymandias.core.buckets import (
+    Buckets,
+    assignments_by_job,
+    census,
+    free_slots,
+    per_node,
+    sort_job,
+)
+from ozymandias.core.choice import surplus_first
+from ozymandias.core.edits import new_instance, step, stop
+from ozymandias.core.placement import NOW_OR_SOON, Ask, Placement, Room, Rooms, place, rooms_of
+from ozymandias.model.instance import Assigned, SlotState
+from ozymandias.model.job import JobHead, JobKey, JobRecord
+from ozymandias.model.node import Demand
+from ozymandias.model.plan import Edit, Plan
+from ozymandias.model.snapshot import Snapshot
+
+
+def plan_rollout(snapshot: Snapshot) -> Plan | None:
+    """One step for every job that has instances to replace, or more of them than wanted."""
+    seen = census(snapshot)
+    keys = sorted(
+        key
+        for key, record in snapshot.jobs.items()
+        if not record.head.deleting
+        and (key in seen.outdated or seen.live.get(key, 0) > record.head.wanted)
+    )
+    if not keys:
+        return None
+    rooms = rooms_of(snapshot)
+    assignments = assignments_by_job(snapshot, keys)
+    edits: list[Edit] = []
+    moving: list[str] = []
+    for key in keys:
+        rolling = rolling_of(snapshot.jobs[key], sort_job(snapshot, key, assignments[key]))
+        if steps := next_step(rolling, rooms):
+            edits += steps
+            moving.append(f"{key} to version {rolling.head.version}")
+    return Plan(reason="rollout of " + ", ".join(moving), edits=tuple(edits)) if edits else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rolling:
+    """A job between two versions, or between two generations of one."""
+
+    key: JobKey
+    head: JobHead
+    demand: Demand | None  # of one new instance; None: the wanted version can't be read
+    buckets: Buckets
+
+    @property
+    def ask(self) -> Ask:
+        assert self.demand is not None
+        return Ask(job=self.key, version=self.head.version, demand=self.demand, kin="new")
+
+
+def rolling_of(record: JobRecord, buckets: Buckets) -> Rolling:
+    return Rolling(
+        key=record.key,
+        head=record.head,
+        demand=Demand.of(record.current.job) if record.current else None,
+        buckets=buckets,
+    )
+
+
+def next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
+    """The edits of this step, none while there is something to wait for. Changes the rooms."""
+    buckets = rolling.buckets
+    if rolling.demand is None:
+        return []
+    if buckets.stale:
+        return list(_swap_stale(rolling, rooms))
+    surplus = len(buckets.live) - rolling.head.wanted
+    if surplus > 0:
+        return list(_stop_surplus(rolling, rooms, surplus))
+    if buckets.idle:
+        return _replace_idle(rolling, rooms)
+    if buckets.unready or buckets.waiting:
+        return []  # healthy before the next
+    if buckets.serving:
+        return _start_next(rolling, rooms) or _make_way(rolling, rooms)
+    return []
+
+
+def _swap_stale(rolling: Rolling, rooms: Rooms) -> Iterator[Edit]:
+    """What waits with an old version never ran: the new version waits in its place."""
+    assert rolling.demand is not None
+    surplus = len(rolling.buckets.live) - rolling.head.wanted
+    for old in rolling.buckets.stale:
+        room = rooms.get(old.node)
+        if room:
+            room.give(old.demand, old.state)
+        yield step(old, None, f"version {old.version} is replaced before it ran")
+        if surplus > 0:
+            surplus -= 1
+        elif room and room.fits(rolling.demand, SlotState.WAITING):
+            room.take(rolling.demand, SlotState.WAITING)
+            reason = f"takes the place of version {old.version}, which was waiting on {old.node}"
+            yield _new(rolling, room, old.slot, SlotState.WAITING, reason)
+
+
+def _stop_surplus(rolling: Rolling, rooms: Rooms, surplus: int) -> Iterator[Edit]:
+    """More than wanted: an old one goes, if enough others carry the traffic without it."""
+    buckets, wanted = rolling.buckets, rolling.head.wanted
+    if not (buckets.serving or buckets.idle):
+        for extra, why in surplus_first(buckets, surplus):
+            yield _stopping(extra, rooms, f"more instances than wanted ({wanted}): {why}")
+        return
+    without_traffic = buckets.idle[:surplus]
+    for old in without_traffic:
+        yield _stopping(old, rooms, f"replaced by version {rolling.head.version}, not healthy")
+    spare = len(buckets.ready) + len(buckets.serving) - wanted
+    healthy = min(surplus - len(without_traffic), max(0, spare))
+    for old in _oldest_first(buckets)[:healthy]:
+        yield _stopping(old, rooms, f"replaced by {_current_name(rolling)}, which is healthy")
+
+
+def _replace_idle(rolling: Rolling, rooms: Rooms) -> list[Edit]:
+    """An old instance without traffic has nothing to lose: the new one starts as it stops."""
+    old = rolling.buckets.idle[0]
+    stopping = _stopping(old, rooms, f"replaced by {_current_name(rolling)}; it is not healthy")
+    placed = _place_one(rolling, rooms)
+    if placed:
+        same_place = placed.state is SlotState.WAITING and placed.node == old.node
+        slot = old.slot if same_place else next(free_slots(rolling.buckets.used_slots()))
+        return [stopping, _placed(rolling, placed, slot)]
+    if room := rooms.get(old.node):
+        room.take(old.demand, SlotState.WAITING)  # it is not stopped after all
+    is_halfway = rolling.buckets.unready or rolling.buckets.waiting
+    return [] if is_halfway else _make_way(rolling, rooms)
+
+
+def _start_next(rolling: Rolling, rooms: Rooms) -> list[Edit]:
+    placed = _place_one(rolling, rooms)
+    if placed is None:
+        return []
+    return [_placed(rolling, placed, next(free_slots(rolling.buckets.used_slots())))]
+
+
+def _make_way(rolling: Rolling, rooms: Rooms) -> list[Edit]:
+    """Stop-first: where the fewest old instances must stop so that a new one can wait there."""
+    assert rolling.demand is not None
+    best: tuple[tuple[int, int, int, str], Room, list[Assigned]] | None = None
+    for name, count in sorted(per_node([*rolling.buckets.serving, *rolling.buckets.idle]).items()):
+        room = rooms.get(name)
+        leaving = _leaving(rolling, room) if room else []
+        if room and leaving:
+            missed = sum(a in rolling.buckets.serving for a in leaving)
+            rank = (missed, len(leaving), -count, name)
+            if best is None or rank < best[0]:
+                best = rank, room, leaving
+    if best is None:
+        return []
+    _, room, leaving = best
+    reason = f"no room for both: replaced by {_current_name(rolling)}"
+    edits = [_stopping(old, rooms, reason) for old in leaving]
+    room.take(rolling.demand, SlotState.WAITING)
+    waits = f"waits on {room.node} for {_names(leaving)} to stop: there is no room for both"
+    return [*edits, _new(rolling, room, leaving[0].slot, SlotState.WAITING, waits)]
+
+
+def _leaving(rolling: Rolling, room: Room) -> list[Assigned]:
+    """The old instances on a node that must go before a new one fits; none if it never does."""
+    assert rolling.demand is not None
+    buckets = rolling.buckets
+    old = [a for a in (*buckets.idle, *_oldest_first(buckets)) if a.node == room.node]
+    leaving: list[Assigned] = []
+    for assigned in old:
+        room.give(assigned.demand, SlotState.WAITING)
+        leaving.append(assigned)
+        if room.fits(rolling.demand, SlotState.WAITING):
+            break
+    fits = room.fits(rolling.demand, SlotState.WAITING)
+    for assigned in leaving:
+        room.take(assigned.demand, SlotState.WAITING)
+    return leaving if fits else []
+
+
+def _oldest_first(buckets: Buckets) -> list[Assigned]:
+    """Old and healthy ones in the order in which they go: from the most crowded node first."""
+    crowd = per_node(buckets.live)
+    return sorted(buckets.serving, key=lambda a: (-crowd[a.node], a.version, -a.slot, a.node))
+
+
+def _place_one(rolling: Rolling, rooms: Rooms) -> Placement | None:
+    apart_from = per_node(rolling.buckets.current)
+    return next(iter(place(rooms, rolling.ask, 1, apart_from, NOW_OR_SOON)), None)
+
+
+def _placed(rolling: Rolling, placed: Placement, slot: int) -> Edit:
+    return new_instance(rolling.key, rolling.head, slot, rolling.ask.demand, placed)
+
+
+def _new(rolling: Rolling, room: Room, slot: int, state: SlotState, reason: str) -> Edit:
+    placed = Placement(node=room.node, state=state, reason=reason, score=())
+    return _placed(rolling, placed, slot)
+
+
+def _stopping(old: Assigned, rooms: Rooms, reason: str) -> Edit:
+    """It goes on holding its room, but the room is no longer promised to it."""
+    if room := rooms.get(old.node):
+        room.give(old.demand, SlotState.WAITING)
+    return stop(old, reason)
+
+
+def _current_name(rolling: Rolling) -> str:
+    restarted = f" (restart {rolling.head.restart})" if rolling.head.restart else ""
+    return f"version {rolling.head.version}{restarted}"
+
+
+def _names(instances: list[Assigned]) -> str:
+    return ", ".join(str(a.instance) for a in instances)

@@ -1,0 +1,270 @@
+"""Where schedules are decided. Start reading here.
+
+Every decision is a pure function of a snapshot: it returns a Plan, or the Problem that stands in
+its way, or None when there is nothing to do. `store/commit.py` carries plans out, or asks again
+with a fresher snapshot. What people ask for is decided here, all or nothing:
+
+    plan_submit   a new job, or a changed one      plan_stop      the job and its instances go
+    plan_scale    more or fewer instances          plan_restart   replace every instance
+
+What the peers do of their own accord, as far as it goes:
+
+    plan_repair   nodes were lost       core/upkeep.py     plan_rollout  the next step of a change
+    plan_pending  room appeared         core/upkeep.py                   core/rollout.py
+    plan_tidy     nothing is left       core/upkeep.py     plan_vacate   a node's pods are gone
+                                                                         core/vacate.py
+"""
+
+from dataclasses import replace
+
+from ozymandias import problems
+from ozymandias.core.buckets import Buckets, free_slots, per_node, sort_job
+from ozymandias.core.choice import surplus_first
+from ozymandias.core.edits import new_instance, stop
+from ozymandias.core.fitting import Attempt, reject
+from ozymandias.core.placement import NOW_OR_SOON, Ask, place, rooms_of
+from ozymandias.core.routes import Names, claims_of
+from ozymandias.core.upkeep import pending_of, plan_pending, plan_repair, plan_tidy
+from ozymandias.core.vacate import plan_vacate
+from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, JobVersion
+from ozymandias.model.node import Demand
+from ozymandias.model.plan import Edit, JobChange, Plan
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.problems import Problem
+
+__all__ = [
+    "pending_of",
+    "plan_pending",
+    "plan_repair",
+    "plan_restart",
+    "plan_scale",
+    "plan_stop",
+    "plan_submit",
+    "plan_tidy",
+    "plan_vacate",
+]
+
+
+def plan_submit(
+    snapshot: Snapshot,
+    job: Job,
+    *,
+    uid: str,
+    names: Names,
+    submitted_by: str = "",
+    submitted_at: float = 0.0,
+    message: str = "",
+) -> Plan | Problem:
+    """Create the job, or change it to this; an unchanged job gives an empty plan.
+
+    A new job is placed at once and as a whole. A changed one gets a new version, if all of it
+    would fit in place of the old; `plan_rollout` then replaces instance by instance. A job that
+    differs in the number of instances only is scaled.
+    """
+    record = snapshot.jobs.get(job.key)
+    if record is not None and record.head.deleting:
+        return _still_stopping(job.key)
+    claims = claims_of(job, names.ingress_domain)
+    if problem := _host_taken(snapshot, job.key, claims):
+        return problem
+    version = JobVersion(
+        uid=record.head.uid if record else uid,
+        version=_next_version(snapshot, job.key, record),
+        job=job,
+        submitted_by=submitted_by,
+        submitted_at=submitted_at,
+        message=message,
+    )
+    if record is None:
+        plan = _new_job(snapshot, version)
+    elif record.current is None or not _is_alike(record.current.job, job):
+        plan = _changed_job(snapshot, record, version)
+    else:
+        plan = plan_scale(snapshot, job.key, job.instances)
+    return plan if isinstance(plan, Problem) else _with_claims(snapshot, plan, job.key, claims)
+
+
+def _new_job(snapshot: Snapshot, version: JobVersion) -> Plan | Problem:
+    job = version.job
+    head = JobHead(uid=version.uid, version=version.version, wanted=job.instances)
+    # Pods of an earlier job of this name may still be stopping: their slots are not free.
+    edits = _place_all(snapshot, job, head, sort_job(snapshot, job.key))
+    if isinstance(edits, Problem):
+        return edits
+    return Plan(
+        reason=f"{job.key} is new, with {_instances(job.instances)}",
+        edits=edits,
+        job=JobChange(key=job.key, head=head, version=version),
+    )
+
+
+def _changed_job(snapshot: Snapshot, record: JobRecord, version: JobVersion) -> Plan | Problem:
+    job = version.job
+    rooms = rooms_of(snapshot)
+    buckets = sort_job(snapshot, job.key)
+    for old in (*buckets.live, *buckets.stopping):
+        if room := rooms.get(old.node):
+            room.give(old.demand, old.state)
+    attempt = Attempt(
+        snapshot=snapshot, job=job, demand=Demand.of(job), rooms=rooms, wanted=job.instances
+    )
+    if not attempt.fits():
+        return reject(attempt)
+    head = replace(record.head, version=version.version, wanted=job.instances)
+    return Plan(
+        reason=f"{job.key} changes to version {version.version}: its instances are replaced"
+        " one at a time, healthy before the next",
+        job=JobChange(key=job.key, head=head, version=version),
+    )
+
+
+def plan_scale(snapshot: Snapshot, key: JobKey, instances: int) -> Plan | Problem:
+    """More instances are placed all or not at all; fewer: those missed least are stopped."""
+    record = _standing(snapshot, key)
+    if isinstance(record, Problem):
+        return record
+    if instances == record.head.wanted:
+        return Plan(reason=f"{key} has {_instances(instances)} already: nothing to change")
+    head = replace(record.head, wanted=instances)
+    buckets = sort_job(snapshot, key)
+    surplus = len(buckets.live) - instances
+    if surplus >= 0:
+        edits: tuple[Edit, ...] | Problem = tuple(
+            stop(assigned, f"{key} is scaled to {instances}: {why}")
+            for assigned, why in surplus_first(buckets, surplus)
+        )
+    elif record.current is None:
+        return problems.INTERNAL(f"The record of version {head.version} of {key} can't be read.")
+    elif instances < record.head.wanted:
+        edits = ()  # fewer are missing than before; `plan_pending` goes on looking for room
+    else:
+        edits = _place_all(snapshot, record.current.job, head, buckets)
+    if isinstance(edits, Problem):
+        return edits
+    return Plan(
+        reason=f"{key} is scaled from {record.head.wanted} to {_instances(instances)}",
+        edits=edits,
+        job=JobChange(key=key, head=head),
+    )
+
+
+def _place_all(
+    snapshot: Snapshot, job: Job, head: JobHead, buckets: Buckets
+) -> tuple[Edit, ...] | Problem:
+    """Every instance that is missing, or the problem that keeps one of them from being placed."""
+    rooms, demand, key = rooms_of(snapshot), Demand.of(job), job.key
+    missing = head.wanted - len(buckets.live)
+    ask = Ask(job=key, version=head.version, demand=demand)
+    placed = place(rooms, ask, missing, per_node(buckets.current), NOW_OR_SOON)
+    if len(placed) < missing:
+        attempt = Attempt(
+            snapshot=snapshot,
+            job=job,
+            demand=demand,
+            rooms=rooms_of(snapshot),
+            wanted=head.wanted,
+            kept=len(buckets.live),
+            can_change_job=key not in snapshot.jobs,
+        )
+        return reject(attempt)
+    slots = free_slots(buckets.used_slots())
+    return tuple(new_instance(key, head, next(slots), demand, p) for p in placed)
+
+
+def plan_stop(snapshot: Snapshot, key: JobKey) -> Plan | Problem:
+    """The job is marked as going, its instances stop, its ingress hosts are free for others."""
+    record = snapshot.jobs.get(key)
+    if record is None:
+        return _not_found(key)
+    if record.head.deleting:
+        return Plan(reason=f"{key} is stopping already")
+    buckets = sort_job(snapshot, key)
+    stopping = [a for a in buckets.live if a.node in snapshot.nodes]
+    is_over = not (buckets.live or buckets.stopping)
+    return Plan(
+        reason=f"{key} is stopped",
+        edits=tuple(stop(assigned, f"{key} is stopped") for assigned in stopping),
+        job=JobChange(
+            key=key,
+            head=None if is_over else replace(record.head, deleting=True, wanted=0),
+            disclaim=frozenset(c for c, owner in snapshot.claims.items() if owner == key),
+        ),
+    )
+
+
+def plan_restart(snapshot: Snapshot, key: JobKey) -> Plan | Problem:
+    """A new generation of the same version: every instance becomes outdated and is replaced."""
+    record = _standing(snapshot, key)
+    if isinstance(record, Problem):
+        return record
+    return Plan(
+        reason=f"{key} is restarted: its instances are replaced one at a time",
+        job=JobChange(key=key, head=replace(record.head, restart=record.head.restart + 1)),
+    )
+
+
+# Answers that several of them give ----------------------------------------------------------------
+
+
+def _standing(snapshot: Snapshot, key: JobKey) -> JobRecord | Problem:
+    record = snapshot.jobs.get(key)
+    if record is None:
+        return _not_found(key)
+    return _still_stopping(key) if record.head.deleting else record
+
+
+def _not_found(key: JobKey) -> Problem:
+    return problems.JOB_NOT_FOUND(
+        f"There is no job {key}.",
+        hint="`ozy jobs` lists them all.",
+        job=key.name,
+        namespace=key.namespace,
+    )
+
+
+def _still_stopping(key: JobKey) -> Problem:
+    return problems.JOB_STOPPING(
+        f"{key} was stopped, and its last instances are not gone yet.",
+        hint="Wait a moment and try again; `ozy ps` shows what is left.",
+        job=key.name,
+        namespace=key.namespace,
+    )
+
+
+def _host_taken(snapshot: Snapshot, key: JobKey, claims: frozenset[str]) -> Problem | None:
+    for claim in sorted(claims):
+        owner = snapshot.claims.get(claim, key)
+        if owner != key:
+            return problems.HOST_TAKEN(
+                f"{claim} belongs to job {owner}.",
+                hint=f"Give {key} another host or path under `ingress:`, or stop {owner}.",
+                job=key.name,
+                namespace=key.namespace,
+                claim=claim,
+                owner=str(owner),
+            )
+    return None
+
+
+def _with_claims(snapshot: Snapshot, plan: Plan, key: JobKey, claims: frozenset[str]) -> Plan:
+    """The plan, which also takes the job's hosts and gives up those it no longer names."""
+    owned = frozenset(c for c, owner in snapshot.claims.items() if owner == key)
+    if owned == claims:
+        return plan
+    change = plan.job or JobChange(key=key, head=snapshot.jobs[key].head)
+    return replace(plan, job=replace(change, claim=claims - owned, disclaim=owned - claims))
+
+
+def _next_version(snapshot: Snapshot, key: JobKey, record: JobRecord | None) -> int:
+    """Numbers go on after a job was deleted: a version never means two things."""
+    last = snapshot.last_versions.get(key, 0)
+    return 1 + (max(last, record.head.version, *record.versions) if record else last)
+
+
+def _is_alike(one: Job, other: Job) -> bool:
+    """Alike but for the number of instances, which is the head's to say."""
+    return replace(one, instances=0) == replace(other, instances=0)
+
+
+def _instances(number: int) -> str:
+    return f"{number} instance" + "s" * (number != 1)

@@ -1,0 +1,243 @@
+"""What any peer does of its own accord: repair after losses, place what is pending, tidy up.
+
+These go as far as they can: what does not fit stays pending, with its reason, until room appears.
+The most starved job comes first (the smallest part of what it wants is live), so that after a loss
+a job with nothing left is served before one that lacks an instance of ten; then by name.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from ozymandias.core.buckets import (
+    Buckets,
+    assignments_by_job,
+    census,
+    free_slots,
+    is_current,
+    per_node,
+    sort_job,
+)
+from ozymandias.core.edits import new_instance, step
+from ozymandias.core.fitting import shortfall
+from ozymandias.core.placement import NOW, RUNNING, Ask, Room, Rooms, place, rooms_of
+from ozymandias.model.instance import Assigned, SlotState
+from ozymandias.model.job import JobHead, JobKey, JobRecord
+from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.plan import Edit, JobChange, Pending, Plan
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import format_size
+from ozymandias.problems import NodeShortfall
+
+VERSIONS_KEPT = 20
+
+
+# Pending ------------------------------------------------------------------------------------------
+
+
+def plan_pending(snapshot: Snapshot) -> Plan | None:
+    """Place what is wanted and not live, as far as there is room now."""
+    live = census(snapshot).live
+    keys = _starved_first(snapshot, live)
+    if not keys:
+        return None
+    rooms = rooms_of(snapshot)
+    assignments = assignments_by_job(snapshot, keys)
+    edits: list[Edit] = []
+    pending: list[Pending] = []
+    for key in keys:
+        record = snapshot.jobs[key]
+        missing = record.head.wanted - live.get(key, 0)
+        placed = _place_missing(
+            record, sort_job(snapshot, key, assignments[key]), rooms, missing, "room appeared: "
+        )
+        edits += placed
+        if len(placed) < missing:
+            pending.append(_pending(snapshot, record, missing - len(placed), rooms))
+    if not edits:
+        return None
+    return Plan(
+        reason=f"room appeared for {_names(edits)}", edits=tuple(edits), pending=tuple(pending)
+    )
+
+
+def _starved_first(snapshot: Snapshot, live: Mapping[JobKey, int]) -> list[JobKey]:
+    """The jobs that lack instances and are known well enough to be given some."""
+    starved = [
+        (live.get(key, 0) / record.head.wanted, key)
+        for key, record in snapshot.jobs.items()
+        if live.get(key, 0) < record.head.wanted
+        and not record.head.deleting
+        and record.current is not None
+    ]
+    return [key for _, key in sorted(starved)]
+
+
+def _place_missing(
+    record: JobRecord, buckets: Buckets, rooms: Rooms, missing: int, why: str
+) -> list[Edit]:
+    assert record.current is not None
+    demand = Demand.of(record.current.job)
+    ask = Ask(job=record.key, version=record.head.version, demand=demand)
+    placed = place(rooms, ask, missing, per_node(buckets.current), NOW)
+    slots = free_slots(buckets.used_slots())
+    return [new_instance(record.key, record.head, next(slots), demand, p, why) for p in placed]
+
+
+def pending_of(snapshot: Snapshot) -> tuple[Pending, ...]:
+    """Every job with instances that are wanted and nowhere, with the numbers that say why."""
+    live = census(snapshot).live
+    rooms = rooms_of(snapshot)
+    return tuple(
+        _pending(snapshot, record, record.head.wanted - live.get(key, 0), rooms)
+        for key, record in sorted(snapshot.jobs.items())
+        if live.get(key, 0) < record.head.wanted and not record.head.deleting
+    )
+
+
+def _pending(snapshot: Snapshot, record: JobRecord, count: int, rooms: Rooms) -> Pending:
+    return Pending(job=record.key, count=count, reason=_why_pending(snapshot, record, rooms))
+
+
+def _why_pending(snapshot: Snapshot, record: JobRecord, rooms: Rooms) -> str:
+    if record.current is None:
+        return f"the record of version {record.head.version} can't be read"
+    demand = Demand.of(record.current.job)
+    if any(room.fits(demand, RUNNING) for room in rooms.values()):
+        return "there is room; it is placed in a moment"
+    lines = ", ".join(describe(s) for s in shortfalls(snapshot, demand, rooms))
+    return f"needs {needs(demand)}; " + (lines or "there are no nodes")
+
+
+def shortfalls(snapshot: Snapshot, demand: Demand, rooms: Rooms) -> Iterator[NodeShortfall]:
+    """Node by node, what one instance lacks for running there now."""
+    for name, node in sorted(snapshot.nodes.items()):
+        room = rooms.get(name) or Room.of(node)
+        yield shortfall(node, room, demand, state=RUNNING)
+
+
+def needs(demand: Demand) -> str:
+    parts = [f"{format_size(demand.memory_bytes)} of memory"]
+    if demand.disk_bytes:
+        parts.append(f"{format_size(demand.disk_bytes)} of disk")
+    parts += [f"host port {port}" for port in demand.host_ports]
+    return " and ".join(parts)
+
+
+def describe(short: NodeShortfall) -> str:
+    """``n1 is 512M of memory short (1.5G free)``; ``n2 is cordoned``."""
+    if short.reason:
+        return f"{short.node} is {short.reason}"
+    parts = []
+    for unit, amount, free in (
+        ("memory", short.short_memory_bytes, short.free_memory_bytes),
+        ("disk", short.short_disk_bytes, short.free_disk_bytes),
+    ):
+        if amount:
+            parts.append(f"{format_size(amount)} of {unit} short ({format_size(free)} free)")
+    parts += [f"without host port {port}, which is taken" for port in short.taken_ports]
+    return f"{short.node} is " + (" and ".join(parts) or "free")
+
+
+# Repair -------------------------------------------------------------------------------------------
+
+
+def plan_repair(snapshot: Snapshot, dead: frozenset[NodeName]) -> Plan | None:
+    """Everything on the dead nodes is lost; what was live there is placed elsewhere.
+
+    An instance keeps its number and its version: a node lost in the middle of a rollout must not
+    decide the rollout. What does not fit is pending, and then it is the current version's turn.
+    """
+    gone = frozenset(n for n in dead if n in snapshot.nodes and not snapshot.nodes[n].is_alive)
+    lost = [a for node in sorted(gone) for a in snapshot.instances_on(node)]
+    if not lost:
+        return None
+    edits = [step(a, None, f"{a.node} was lost") for a in lost]
+    lost_live: dict[JobKey, list[Assigned]] = {}
+    for assigned in lost:
+        if assigned.state is not SlotState.STOPPING:
+            lost_live.setdefault(assigned.job, []).append(assigned)
+    remaining = {k: n - len(lost_live.get(k, ())) for k, n in census(snapshot).live.items()}
+    rooms = rooms_of(snapshot)
+    pending: list[Pending] = []
+    for key in _starved_first(snapshot, remaining):
+        if key not in lost_live:
+            continue
+        record = snapshot.jobs[key]
+        missing = record.head.wanted - remaining.get(key, 0)
+        moved = _move(snapshot, record, lost_live[key], rooms, gone, missing)
+        edits += moved
+        if len(moved) < missing:
+            pending.append(_pending(snapshot, record, missing - len(moved), rooms))
+    names = ", ".join(sorted(gone))
+    reason = f"{names} {'was' if len(gone) == 1 else 'were'} lost"
+    return Plan(reason=reason, edits=tuple(edits), pending=tuple(pending), dead=gone)
+
+
+def _move(
+    snapshot: Snapshot,
+    record: JobRecord,
+    lost: list[Assigned],
+    rooms: Rooms,
+    gone: frozenset[NodeName],
+    missing: int,
+) -> list[Edit]:
+    """Replacements for lost instances of one job, the current ones first."""
+    survivors = [
+        a for a in assignments_by_job(snapshot, (record.key,))[record.key] if a.node not in gone
+    ]
+    buckets = sort_job(snapshot, record.key, survivors)
+    used, apart_from = buckets.used_slots(), per_node(buckets.live)
+    chosen = sorted(lost, key=lambda a: (not is_current(a, record.head), a.slot))[:missing]
+    fresh = free_slots(used | {a.slot for a in lost})
+    edits: list[Edit] = []
+    for head, alike in _by_version(record, chosen):
+        demand = Demand.of(record.versions[head.version].job)
+        ask = Ask(job=record.key, version=head.version, demand=demand)
+        placed = place(rooms, ask, len(alike), apart_from, NOW)
+        for assigned, there in zip(alike, placed, strict=False):
+            # A slot that is still stopping somewhere else would be two pods of one name.
+            slot = next(fresh) if assigned.slot in used else assigned.slot
+            why = f"{assigned.node} was lost; "
+            edits.append(new_instance(record.key, head, slot, demand, there, why))
+            apart_from[there.node] += 1
+    return edits
+
+
+def _by_version(
+    record: JobRecord, chosen: Iterable[Assigned]
+) -> Iterator[tuple[JobHead, list[Assigned]]]:
+    """Alike ones together, each with the head it was placed under; unknown versions as current."""
+    alike: dict[tuple[int, int], list[Assigned]] = {}
+    for assigned in chosen:
+        version = record.versions.get(assigned.version)
+        known = version is not None and version.uid == assigned.uid == record.head.uid
+        kind = (assigned.version, assigned.generation)
+        current = (record.head.version, record.head.restart)
+        alike.setdefault(kind if known else current, []).append(assigned)
+    for (number, generation), instances in alike.items():
+        yield replace(record.head, version=number, restart=generation), instances
+
+
+# Tidying ------------------------------------------------------------------------------------------
+
+
+def plan_tidy(snapshot: Snapshot) -> Plan | None:
+    """End a stopped job whose last instance is gone; forget versions that nobody names any more."""
+    named: dict[JobKey, set[int]] = {}
+    for (_, key), assignment in snapshot.assignments.items():
+        named.setdefault(key, set()).update(group.version for group in assignment.groups)
+    for key, record in sorted(snapshot.jobs.items()):
+        over = record.head.deleting and key not in named
+        kept = {*sorted(record.versions)[-VERSIONS_KEPT:], record.head.version}
+        kept |= named.get(key, set())
+        forgotten = tuple(sorted(set(record.versions) - kept))
+        if over or forgotten:
+            return Plan(
+                reason=f"{key} is gone" if over else f"{key} forgets {len(forgotten)} old versions",
+                job=JobChange(key=key, head=None if over else record.head, drop_versions=forgotten),
+            )
+    return None
+
+
+def _names(edits: Iterable[Edit]) -> str:
+    return ", ".join(str(edit.instance) for edit in edits)
