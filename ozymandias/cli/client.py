@@ -1,0 +1,163 @@
+"""The cluster's API as `ozy` sees it: any node will do, tried in the order of the context.
+
+A problem document becomes a ProblemError. A node that refuses the connection, or that has itself
+lost the store, is passed over once; when nobody is left, the problem says whom it tried. A change
+that was sent and not answered is not sent to another node: its outcome is unknown, and said so.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ozymandias.cli import context as contexts
+from ozymandias.cli.options import settings
+from ozymandias.cli.wire import Answer, ConnectFailed, NoAnswer, quoted, send
+
+CONNECT_SECONDS = 2.0
+ANSWER_SECONDS = 15.0
+CHANGE_SECONDS = 60.0
+SILENCE_SECONDS = 30.0  # a stream carries a beat every few seconds
+
+Document = dict[str, Any]
+
+
+class Client:
+    def __init__(self, context: contexts.Context) -> None:
+        self.context = context
+        self._endpoints = list(context.endpoints)
+
+    def get(self, *path: str, timeout: float = ANSWER_SECONDS, **query: object) -> Any:
+        return self._document("GET", path, query, b"", timeout)
+
+    def post(
+        self,
+        *path: str,
+        body: bytes | Document = b"",
+        timeout: float = CHANGE_SECONDS,
+        **query: object,
+    ) -> Any:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self._document("POST", path, query, data, timeout)
+
+    def delete(self, *path: str) -> Any:
+        return self._document("DELETE", path, {}, b"", CHANGE_SECONDS)
+
+    def lines(self, *path: str, **query: object) -> Iterator[str]:
+        """The lines of a stream until it ends; beats (empty lines) are left out."""
+        answer = self._ask("GET", path, query, b"", SILENCE_SECONDS)
+        try:
+            for line in answer.lines():
+                if line.strip():
+                    yield line.decode(errors="replace").rstrip("\r")
+        except NoAnswer as error:
+            raise unreachable([f"{self._endpoints[0]}: the stream broke off: {error}"]) from None
+        finally:
+            answer.close()
+
+    def _document(
+        self, method: str, path: tuple[str, ...], query: dict[str, object], body: bytes, wait: float
+    ) -> Any:
+        answer = self._ask(method, path, query, body, wait)
+        try:
+            return json.loads(answer.body())
+        except (NoAnswer, ValueError) as error:
+            raise _unknown_outcome(method, self._endpoints[0], str(error)) from None
+        finally:
+            answer.close()
+
+    def _ask(
+        self, method: str, path: tuple[str, ...], query: dict[str, object], body: bytes, wait: float
+    ) -> Answer:
+        """The first good answer; the node that gave it is asked first from then on."""
+        target = "/v1/" + "/".join(quoted(part) for part in path)
+        given = [f"{k}={quoted(str(v))}" for k, v in query.items() if v not in (None, "", False)]
+        target += "?" + "&".join(given) if given else ""
+        tried: list[str] = []
+        refusal: Exception | None = None
+        for endpoint in list(self._endpoints):
+            try:
+                answer = send(
+                    endpoint,
+                    method,
+                    target,
+                    self._headers(),
+                    body,
+                    connect_timeout=CONNECT_SECONDS,
+                    timeout=wait,
+                )
+            except ConnectFailed as error:
+                tried.append(f"{endpoint}: {error}")
+                continue
+            except NoAnswer as error:
+                if method != "GET":
+                    raise _unknown_outcome(method, endpoint, str(error)) from None
+                tried.append(f"{endpoint}: {error}")
+                continue
+            if answer.status < 400:
+                self._endpoints.sort(key=lambda other: other != endpoint)
+                return answer
+            refusal = _problem_of(answer)
+            if answer.status != 503:
+                raise refusal
+        raise refusal or unreachable(tried)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json", "Ozymandias-By": _who()}
+        if self.context.token:
+            headers["Authorization"] = f"Bearer {self.context.token}"
+        return headers
+
+
+def connect() -> Client:
+    """A client for the context that the options and the environment choose."""
+    return Client(contexts.load(settings().context))
+
+
+def _who() -> str:
+    user = os.environ.get("SUDO_USER") or os.environ.get("USER") or f"uid {os.getuid()}"
+    return f"{user}@{os.uname().nodename}"
+
+
+def _problem_of(answer: Answer) -> Exception:
+    """The answer's problem document as the error it stands for."""
+    from ozymandias.problems import CATALOGUE, EXIT_FAILED, Kind, Problem, ProblemError
+
+    try:
+        document = json.loads(answer.body())
+        slug = str(document["type"]).rpartition("#")[2]
+    except (NoAnswer, ValueError, KeyError, TypeError):
+        document, slug = {}, "internal"
+    finally:
+        answer.close()
+    title = str(document.pop("title", f"The API answered {answer.status}"))
+    made = Kind(slug, title, answer.status, EXIT_FAILED)
+    kind = next((kind for kind in CATALOGUE if kind.slug == slug), made)
+    detail, hint = str(document.pop("detail", "")), str(document.pop("hint", ""))
+    fields = {k: v for k, v in document.items() if k not in ("type", "status")}
+    return ProblemError(Problem(kind=kind, detail=detail, hint=hint, fields=fields))
+
+
+def unreachable(tried: list[str]) -> Exception:
+    from ozymandias.problems import CLUSTER_UNREACHABLE, ProblemError
+
+    return ProblemError(
+        CLUSTER_UNREACHABLE(
+            "Tried " + "; ".join(tried or ["nothing: the context names no endpoint"]) + ".",
+            hint="`ozy doctor` looks for the cause; `ozy up` starts a cluster on this machine.",
+            tried=tried,
+        )
+    )
+
+
+def _unknown_outcome(method: str, endpoint: str, reason: str) -> Exception:
+    if method == "GET":
+        return unreachable([f"{endpoint}: {reason}"])
+    from ozymandias.problems import OUTCOME_UNKNOWN, ProblemError
+
+    return ProblemError(
+        OUTCOME_UNKNOWN(
+            f"{endpoint} took the request and did not answer: {reason}.",
+            hint="`ozy status JOB` shows whether it was done; doing it again is safe.",
+        )
+    )

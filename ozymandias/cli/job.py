@@ -1,0 +1,240 @@
+"""Changing jobs: submit, plan, scale, restart, stop."""
+
+from typing import Any
+
+import click
+
+from ozymandias.cli.client import Client, Document, connect
+from ozymandias.cli.complete import complete_job
+from ozymandias.cli.jobfile import read_file, with_source
+from ozymandias.cli.options import cluster_options, job_and_namespace, settings, waiting_options
+from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, print_document, show
+from ozymandias.cli.show import job_name
+from ozymandias.cli.watch import Watch, done
+from ozymandias.model.units import format_duration, format_size
+from ozymandias.problems import CATALOGUE, ProblemError
+
+
+@click.command()
+@click.argument("file")
+@click.option("-m", "--message", default="", help="Why; kept with the version.")
+@waiting_options
+@cluster_options
+def submit(file: str, message: str, detach: bool, timeout: float) -> None:
+    """Run a job file, or change the job that it describes.
+
+    Waits until all instances are healthy, or until it is clear that they will not be: an instance
+    has failed for good, or is still failing after three tries. FILE may be - for standard input.
+
+    \b
+    Examples:
+      ozy submit web.yaml
+      ozy submit web.yaml -m "new logo" --timeout 60
+      generate-job | ozy submit - --detach
+    """
+    data, shown = read_file(file)
+    client = connect()
+    try:
+        change = client.post("jobs", body=data, file=shown, message=message)
+    except ProblemError as error:
+        raise with_source(error, data) from None
+    _tell(_submitted(change))
+    _finish(client, change, detach, timeout)
+
+
+def _submitted(change: Document) -> str:
+    name = job_name(change)
+    if not change["changed"]:
+        return f"{name} is unchanged at version {change['version']}."
+    plan = change["plan"]
+    parts = [f"{len(plan[verb])} to {verb}" for verb in ("place", "stop", "move") if plan[verb]]
+    return f"{name} version {change['version']} submitted: {', '.join(parts) or 'nothing to move'}."
+
+
+@click.command()
+@click.argument("file")
+@cluster_options
+def plan(file: str) -> int:
+    """Show exactly what submit would do, and why.
+
+    Nothing is changed. Defaults are shown filled in. Exit code 3 when the job does not fit, with
+    what is free on each node and a change that would make it fit.
+
+    \b
+    Examples:
+      ozy plan web.yaml
+      ozy plan web.yaml -o json | jq .place
+    """
+    data, shown = read_file(file)
+    try:
+        found = connect().post("plan", body=data, file=shown)
+    except ProblemError as error:
+        raise with_source(error, data) from None
+    show(found, _draw_plan)
+    return _exit_code(found["problem"])
+
+
+def _exit_code(problem: Any) -> int:
+    if not problem:
+        return 0
+    slug = str(problem.get("type", "")).rpartition("#")[2]
+    return next((kind.exit_code for kind in CATALOGUE if kind.slug == slug), 1)
+
+
+def _draw_plan(found: Document) -> None:
+    disk = f" and {format_size(found['disk_bytes'])} of disk" if found["disk_bytes"] else ""
+    print(
+        f"{job_name(found)} version {found['version']}: {plural(found['wanted'], 'instance')},"
+        f" each {format_size(found['memory_bytes'])} of memory{disk}"
+    )
+    for container in found["containers"]:
+        check = f"{container['healthcheck']} check" if container["healthcheck"] else "no check"
+        print(
+            f"    {container['name']}: {container['image']},"
+            f" memory {format_size(container['memory_bytes'])}, restart {container['restart']},"
+            f" {check}"
+        )
+    if found["problem"]:
+        _draw_misfit(found["problem"])
+        return
+    _draw_steps(found)
+
+
+def _draw_steps(found: Document) -> None:
+    for row in found["place"]:
+        print(paint("  + ", GREEN) + f"{row['instance']} on {row['node']}: {clean(row['reason'])}")
+    for row in found["move"]:
+        before, after = row.get("from", "?"), row.get("to", row.get("node"))
+        where = f"{before} -> {after}"
+        print(paint("  > ", YELLOW) + f"{row['instance']} {where}: {clean(row['reason'])}")
+    for row in found["stop"]:
+        print(paint("  - ", RED) + f"{row['instance']} on {row['node']}: {clean(row['reason'])}")
+    counts = {verb: len(found[verb]) for verb in ("place", "move", "stop")}
+    if not found.get("changed", True):
+        print("Nothing would change.")
+    else:
+        said = ", ".join(f"{count} to {verb}" for verb, count in counts.items())
+        print(f"It fits: {said}.")
+
+
+def _draw_misfit(problem: Document) -> None:
+    """The problem on stderr, as `submit` would show it."""
+    import sys
+
+    from ozymandias.cli.complain import problem_text
+    from ozymandias.problems import INTERNAL, Problem
+
+    slug = str(problem.get("type", "")).rpartition("#")[2]
+    kind = next((kind for kind in CATALOGUE if kind.slug == slug), INTERNAL)
+    hint = str(problem.get("hint", ""))
+    value = Problem(kind=kind, detail=str(problem["detail"]), hint=hint, fields=problem)
+    sys.stdout.flush()
+    print(problem_text(value), file=sys.stderr)
+
+
+@click.command()
+@click.argument("job", shell_complete=complete_job)
+@click.argument("instances", type=click.IntRange(min=0))
+@waiting_options
+@cluster_options
+def scale(job: str, instances: int, detach: bool, timeout: float) -> None:
+    """Change how many instances a job has.
+
+    \b
+    Example:
+      ozy scale web 5
+    """
+    client = connect()
+    path = ("jobs", *job_and_namespace(job), "scale")
+    change = client.post(*path, body={"instances": instances})
+    _tell(f"{job_name(change)} shall have {plural(instances, 'instance')}.")
+    _finish(client, change, detach, timeout)
+
+
+@click.command()
+@click.argument("job", shell_complete=complete_job)
+@waiting_options
+@cluster_options
+def restart(job: str, detach: bool, timeout: float) -> None:
+    """Replace all instances, one at a time.
+
+    \b
+    Example:
+      ozy restart web
+    """
+    client = connect()
+    change = client.post("jobs", *job_and_namespace(job), "restart")
+    _tell(f"{job_name(change)}: all instances are being replaced.")
+    _finish(client, change, detach, timeout)
+
+
+@click.command()
+@click.argument("job", shell_complete=complete_job)
+@waiting_options
+@cluster_options
+def stop(job: str, detach: bool, timeout: float) -> None:
+    """Remove a job and its instances; its history stays.
+
+    Waits until the last instance is gone.
+
+    \b
+    Example:
+      ozy stop web
+    """
+    client = connect()
+    namespace, name = job_and_namespace(job)
+    change = client.delete("jobs", namespace, name)
+    quiet = settings().output != "table"
+    if not detach:
+        watch = Watch(client, namespace, name, timeout=timeout, quiet=quiet)
+        watch.until_gone(change)
+    if quiet:
+        document = {"job": name, "namespace": namespace, "stopped": not detach}
+        print_document(document, settings().output)
+    elif detach:
+        print(f"{job_name(change)} is being stopped.")
+    else:
+        done(f"{job_name(change)} is gone.")
+
+
+def _finish(client: Client, change: Document, detach: bool, timeout: float) -> None:
+    """Wait for a change's effect and show the job's status as it is then."""
+    namespace, name = change["namespace"], change["job"]
+    quiet = settings().output != "table"
+    if detach:
+        if quiet:
+            print_document(client.get("jobs", namespace, name), settings().output)
+        else:
+            print(f"Not waiting; `ozy status {job_name(change)}` shows how it goes.")
+        return
+    watch = Watch(client, namespace, name, timeout=timeout, quiet=quiet)
+    status = watch.until_up(change)
+    if quiet:
+        print_document(status, settings().output)
+        return
+    took = format_duration(watch.elapsed_seconds)
+    done(
+        f"{job_name(change)} version {status['version']} is up:"
+        f" {status['up_to_date']} of {status['wanted']} instances healthy after {took}."
+    )
+    for url in urls(client.context.ingress, status["hosts"]):
+        print(f"  {url}")
+
+
+def urls(ingress: str, hosts: list[str]) -> list[str]:
+    """Where a job is reached, as it is typed into a browser."""
+    scheme, separator, rest = ingress.partition("://")
+    if not separator:
+        return [f"http://{host} (through the ingress of any node)" for host in hosts]
+    port = rest.rpartition(":")[2]
+    suffix = f":{port}" if port.isdecimal() and port != "80" else ""
+    found = []
+    for host in hosts:
+        name, slash, path = host.partition("/")
+        found.append(f"{scheme}://{name}{suffix}{slash or '/'}{path}")
+    return found
+
+
+def _tell(text: str) -> None:
+    if settings().output == "table":
+        print(text, flush=True)

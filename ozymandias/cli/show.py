@@ -1,0 +1,196 @@
+"""Looking at the cluster: ps, jobs, status, nodes, why. One question, one table."""
+
+import re
+from typing import Any
+
+import click
+
+from ozymandias.cli.client import Client, Document, connect
+from ozymandias.cli.complete import complete_either, complete_job
+from ozymandias.cli.options import cluster_options, job_and_namespace, settings
+from ozymandias.cli.render import DIM, paint, print_table, show, state_colour
+
+INSTANCE = re.compile(r"(.+)-(\d{1,9})")
+_HEADER = ("INSTANCE", "NODE", "STATE", "VERSION", "RESTARTS", "ADDRESS", "REASON")
+
+
+@click.command()
+@click.argument("job", required=False, shell_complete=complete_job)
+@cluster_options
+def ps(job: str | None) -> None:
+    """List instances: where they are and how they are.
+
+    All namespaces, unless -n or a JOB is given. What waits for a place is listed too.
+
+    \b
+    Examples:
+      ozy ps
+      ozy ps web -o json
+    """
+    if job:
+        namespace, name = job_and_namespace(job)
+        found = connect().get("instances", namespace=namespace, job=name)
+    else:
+        found = connect().get("instances", namespace=settings().namespace)
+    show(found["items"], _draw_instances)
+
+
+def _draw_instances(rows: list[Document]) -> None:
+    cells = [
+        (
+            row["instance"] if row["namespace"] == "default" else _full(row),
+            row["node"],
+            row["state"],
+            row["version"],
+            row["restarts"],
+            row["address"],
+            row["reason"],
+        )
+        for row in rows
+    ]
+    print_table(_HEADER, cells, empty="No instances.", state=2)
+
+
+def _full(row: Document) -> str:
+    return f"{row['namespace']}/{row['instance']}"
+
+
+def job_name(document: Document) -> str:
+    """As it is typed: the namespace is left out when it is the default one."""
+    name, namespace = str(document["job"]), document["namespace"]
+    return name if namespace == "default" else f"{namespace}/{name}"
+
+
+@click.command()
+@cluster_options
+def jobs() -> None:
+    """List jobs.
+
+    All namespaces, unless -n is given.
+    """
+    found = connect().get("jobs", namespace=settings().namespace)
+    show(found["items"], _draw_jobs)
+
+
+def _draw_jobs(rows: list[Document]) -> None:
+    cells = [
+        (
+            row["job"],
+            row["namespace"],
+            row["state"],
+            f"{row['healthy']}/{row['wanted']}",
+            row["pending"] or "",
+            row["version"],
+            ", ".join(row["hosts"]),
+        )
+        for row in rows
+    ]
+    header = ("JOB", "NAMESPACE", "STATE", "HEALTHY", "PENDING", "VERSION", "HOSTS")
+    print_table(header, cells, empty="No jobs. `ozy submit FILE` runs one.", state=2)
+
+
+@click.command()
+@click.argument("job", shell_complete=complete_job)
+@cluster_options
+def status(job: str) -> None:
+    """Show one job with its instances.
+
+    \b
+    Example:
+      ozy status web
+    """
+    client = connect()
+    found = client.get("jobs", *job_and_namespace(job))
+    show(found, lambda document: _draw_status(client, document))
+
+
+def _draw_status(client: Client, found: Document) -> None:
+    name = (
+        found["job"] if found["namespace"] == "default" else f"{found['namespace']}/{found['job']}"
+    )
+    state = paint(found["state"], state_colour(found["state"]))
+    pending = f", {found['pending']} pending" if found["pending"] else ""
+    print(
+        f"{name} version {found['version']} is {state}:"
+        f" {found['healthy']} of {found['wanted']} healthy{pending}"
+    )
+    if found["problem"]:
+        print(f"  {found['problem']['title']}: {found['problem']['detail']}")
+        if found["problem"].get("hint"):
+            print(paint(f"  {found['problem']['hint']}", DIM))
+    if found["hosts"]:
+        from ozymandias.cli.job import urls
+
+        for url in urls(client.context.ingress, found["hosts"]):
+            print(f"  {url}")
+    if found["instances"]:
+        print()
+        _draw_instances(found["instances"])
+
+
+@click.command()
+@cluster_options
+def nodes() -> None:
+    """List nodes and what is allocated on them."""
+    show(connect().get("nodes")["items"], _draw_nodes)
+
+
+def _draw_nodes(rows: list[Document]) -> None:
+    cells = [
+        (
+            row["name"],
+            row["state"],
+            row["instances"],
+            _used(row["memory_bytes"]),
+            _used(row["disk_bytes"]),
+            ", ".join(f"{k}={v}" for k, v in sorted(row["labels"].items())),
+            row.get("reason", ""),
+        )
+        for row in rows
+    ]
+    header = ("NODE", "STATE", "INSTANCES", "MEMORY", "DISK", "LABELS", "REASON")
+    print_table(header, cells, empty="No nodes.", state=1)
+
+
+def _used(sizes: dict[str, int]) -> str:
+    """``1.5G of 4G``: what is allocated, of what may be."""
+    from ozymandias.model.units import format_size
+
+    offered = sizes["total"] - sizes["reserved"]
+    return f"{format_size(sizes['allocated'])} of {format_size(offered)}"
+
+
+@click.command()
+@click.argument("target", metavar="JOB|INSTANCE", shell_complete=complete_either)
+@cluster_options
+def why(target: str) -> None:
+    """Explain why a job or instance is where and as it is.
+
+    \b
+    Examples:
+      ozy why web
+      ozy why web-2
+    """
+    client = connect()
+    namespace, name = job_and_namespace(target)
+    found = either(
+        name,
+        lambda: client.get("jobs", namespace, name, "why"),
+        lambda: client.get("instances", namespace, name, "why"),
+    )
+    show(found, lambda document: print("\n".join(document["lines"])))
+
+
+def either(name: str, of_job: Any, of_instance: Any) -> Any:
+    """A job's answer; if there is no such job and the name can be an instance's, the instance's."""
+    match = INSTANCE.fullmatch(name)
+    if match is None:
+        return of_job()
+    from ozymandias.problems import ProblemError
+
+    try:
+        return of_job()
+    except ProblemError as error:
+        if error.problem.kind.slug != "job-not-found":
+            raise
+    return of_instance()
