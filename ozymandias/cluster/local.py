@@ -244,14 +244,11 @@ def _failed(cluster: LocalCluster, program: str, text: str) -> Problem:
         log = (cluster.logs / f"{program}.log").read_text(errors="replace")
     except OSError:
         log = ""
-    tail = log.splitlines()[-LOG_TAIL_LINES:]
-    shown = "\n".join(f"  {program}: {line[:300]}" for line in tail)
+    tail = [line[:300] for line in log.splitlines()[-LOG_TAIL_LINES:]]
     hint = "`ozy doctor` says what this machine lacks."
     if "address already in use" in log.lower():
         hint = "A port is taken by another program; `ss -ltnup` shows by which. Then try again."
-    return LOCAL_CLUSTER(
-        f"{text}." + (f"\n{shown}" if shown else ""), hint=hint, program=program, log=tail
-    )
+    return LOCAL_CLUSTER(f"{text}.", hint=hint, program=program, log=tail)
 
 
 def _undo(state_dir: Path, *, keep_data: bool) -> None:

@@ -16,7 +16,7 @@ from ozymandias.cluster.state import LocalCluster
 from ozymandias.problems import LOCAL_CLUSTER, ProblemError
 
 LABEL_CLUSTER = "ozymandias.cluster"
-LABEL_NODE = "ozymandias.node"
+LABEL_OWNER = "ozymandias.owner"  # <cluster>/<node>
 CALL_SECONDS_MAX = 60.0
 
 
@@ -46,8 +46,10 @@ def _ids(cluster: LocalCluster, *arguments: str) -> list[str]:
 
 
 def _labels(cluster: LocalCluster, node: str | None = None) -> list[str]:
-    labels = [f"--filter=label={LABEL_CLUSTER}={cluster.id}"]
-    return labels if node is None else [*labels, f"--filter=label={LABEL_NODE}={node}"]
+    """One label in either case: podman is not of one mind whether several mean `and`."""
+    if node is None:
+        return [f"--filter=label={LABEL_CLUSTER}={cluster.id}"]
+    return [f"--filter=label={LABEL_OWNER}={cluster.id}/{node}"]
 
 
 def kill_pods(cluster: LocalCluster, node: str) -> int:

@@ -3,13 +3,14 @@
 import tomllib
 from pathlib import Path
 
-from ozymandias.cluster import programs
+from ozymandias.cluster import programs, remains
 from ozymandias.cluster.supervisor import (
     BACKOFF_FIRST_SECONDS,
     BACKOFF_MAX_SECONDS,
     backoff_seconds,
 )
 from ozymandias.daemon import config
+from ozymandias.runtime import podspec
 from tests.unit.cluster.test_state import a_cluster
 
 
@@ -64,3 +65,10 @@ def test_back_off_doubles_up_to_its_limit() -> None:
     assert waits[:3] == [0.0, BACKOFF_FIRST_SECONDS, 2 * BACKOFF_FIRST_SECONDS]
     assert waits == sorted(waits)
     assert waits[-1] == BACKOFF_MAX_SECONDS
+
+
+def test_remains_are_found_by_the_labels_that_the_runtime_sets() -> None:
+    """`ozy down` looks for what the daemons make."""
+    assert remains.LABEL_CLUSTER == podspec.CLUSTER
+    assert remains.LABEL_OWNER == podspec.OWNER
+    assert podspec.Owner(cluster="c", node="n1").label == "c/n1"

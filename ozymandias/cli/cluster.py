@@ -1,0 +1,281 @@
+"""`ozy up`, `down`, `node`, `doctor`: the cluster on this machine, made and looked after.
+
+The work is done by `ozymandias/cluster/`; here is what people see of it, and the context that lets
+the next `ozy` find the cluster without flags.
+"""
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from ozymandias.cli import context as contexts
+from ozymandias.cli.options import context_option, output_option, settings
+from ozymandias.cli.render import BOLD, GREEN, RED, YELLOW, clean, paint, show
+from ozymandias.cluster import local, state
+from ozymandias.problems import LOCAL_CLUSTER, ProblemError
+
+CONTEXT = "local"
+PORT = click.IntRange(0, 65535)
+
+
+def state_dir_option(function: Any) -> Any:
+    return click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help=f"Where the cluster keeps its state (default: {state.DEFAULT_STATE_DIR}).",
+    )(function)
+
+
+@click.command()
+@click.option(
+    "--nodes", type=click.IntRange(1, local.NODES_MAX), default=3, show_default=True, metavar="N"
+)
+@click.option("--memory", default="4G", show_default=True, help="What each node may allocate.")
+@click.option("--disk", default="10G", show_default=True, help="What each node may allocate.")
+@state_dir_option
+@click.option("--ingress-port", type=PORT, help="Port of the ingress; 0 takes any free one.")
+@click.option("--api-port", type=PORT, help="Port of the first node's API, the others follow.")
+@output_option
+def up(
+    nodes: int,
+    memory: str,
+    disk: str,
+    state_dir: Path | None,
+    ingress_port: int | None,
+    api_port: int | None,
+) -> None:
+    """Start a cluster on this machine: real etcd, real podman, N nodes, ingress and DNS.
+
+    Returns when it is ready. A cluster that runs already is left as it is; one that was stopped by
+    a power cut is brought back with its jobs.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    wish = local.Wish(
+        state_dir=(state_dir or state.DEFAULT_STATE_DIR).absolute(),
+        nodes=nodes,
+        memory=memory,
+        disk=disk,
+        ingress_port=ingress_port,
+        api_port=api_port,
+    )
+    try:
+        found = local.up(wish, _progress)
+    except ProblemError as error:
+        for line in error.problem.fields.get("log", ()):
+            _progress(f"  {error.problem.fields['program']}: {clean(line)}")
+        raise
+    cluster = found.cluster
+    name = _remember(cluster)
+    document = {
+        "cluster": cluster.id,
+        "context": name,
+        "state_dir": str(cluster.state_dir),
+        "nodes": [node.name for node in cluster.nodes],
+        "api": list(cluster.endpoints),
+        "ingress": cluster.ingress,
+        "dns": f"127.0.0.1:{cluster.dns_port}",
+        "token_file": str(cluster.token_file),
+        "seconds": round(found.seconds, 2),
+        "was_running": found.was_running,
+        "was_stale": found.was_stale,
+        "differs": _differences(wish, cluster) if found.was_running or found.was_stale else [],
+    }
+    show(document, _draw_up)
+
+
+def _differences(wish: local.Wish, cluster: state.LocalCluster) -> list[str]:
+    """What was asked for and is otherwise in the cluster that is there."""
+    pairs = (
+        ("--nodes", wish.nodes, len(cluster.nodes)),
+        ("--memory", wish.memory, cluster.memory),
+        ("--disk", wish.disk, cluster.disk),
+        ("--ingress-port", wish.ingress_port, cluster.ingress_port),
+        ("--api-port", wish.api_port, cluster.nodes[0].api_port),
+    )
+    given = click.get_current_context().get_parameter_source
+    return [
+        f"{option} is {has}, not {asked}"
+        for option, asked, has in pairs
+        if asked != has
+        and given(option.removeprefix("--").replace("-", "_"))
+        is click.core.ParameterSource.COMMANDLINE
+    ]
+
+
+def _draw_up(document: dict[str, Any]) -> None:
+    what = (
+        "is running already"
+        if document["was_running"]
+        else f"is ready, after {document['seconds']:.1f} s"
+    )
+    if document["was_stale"]:
+        what = f"is back with its jobs, after {document['seconds']:.1f} s"
+    names = ", ".join(document["nodes"])
+    port = document["ingress"].rpartition(":")[2]
+    print(f"Cluster {paint(document['cluster'], BOLD)} {what}: {names}")
+    for difference in document["differs"]:
+        print(f"  {paint('note', YELLOW)}: {difference}; `ozy down` first, to make another one")
+    print(f"  API      {document['api'][0]}  (token in {document['token_file']})")
+    print(f"  ingress  {document['ingress']}  (in a browser: http://<job>.localhost:{port}/)")
+    print(f"  DNS      {document['dns']}  (<job>.<namespace>.ozy.internal)")
+    print(f"  logs     {document['state_dir']}/logs")
+    print("Next: ozy submit jobspecs/hello-world.yaml; `ozy down` removes it all.")
+
+
+def _remember(cluster: state.LocalCluster) -> str:
+    """The context of this cluster: `local`, or with its id where `local` is another one's."""
+    _, known = contexts.read()
+    there = known.get(CONTEXT)
+    mine = str(cluster.state_dir)
+    taken = there is not None and there.local_state_dir not in ("", mine)
+    if taken and there is not None and state.load(Path(there.local_state_dir)) is None:
+        taken = False  # that cluster is gone
+    name = f"{CONTEXT}-{cluster.id}" if taken else CONTEXT
+    contexts.put(
+        contexts.Context(
+            name=name,
+            endpoints=cluster.endpoints,
+            token=cluster.token_file.read_text().strip(),
+            ingress=cluster.ingress,
+            local_state_dir=mine,
+        )
+    )
+    return name
+
+
+def _forget(state_dir: Path) -> None:
+    """Every context of that cluster, and the file itself if nothing else is in it."""
+    _, known = contexts.read()
+    for name, found in known.items():
+        if found.local_state_dir == str(state_dir):
+            contexts.remove(name)
+    if known and not contexts.read()[1]:
+        file = Path(contexts.context_file())
+        file.unlink(missing_ok=True)
+        if file.parent.name == "ozymandias" and not any(file.parent.iterdir()):
+            file.parent.rmdir()
+
+
+@click.command()
+@state_dir_option
+@context_option
+@output_option
+def down(state_dir: Path | None) -> None:
+    """Remove the cluster that `ozy up` made, its pods, volumes, network, data and context."""
+    chosen = _chosen_state_dir(state_dir)
+    removed = local.down(chosen)
+    _forget(chosen)
+    document = {
+        "removed": removed is not None,
+        "cluster": removed.id if removed else None,
+        "state_dir": str(chosen),
+    }
+    if removed is None:
+        show(document, lambda _: print(f"Nothing to remove: there is no cluster in {chosen}."))
+    else:
+        show(document, lambda _: print(f"Removed cluster {removed.id} and everything it made."))
+
+
+@click.group()
+def node() -> None:
+    """Stop or start one node of a cluster on this machine."""
+
+
+@node.command("kill")
+@click.argument("name")
+@state_dir_option
+@context_option
+@output_option
+def kill(name: str, state_dir: Path | None) -> None:
+    """Stop a node as a power cut would: its daemon and its pods are gone, without a good-bye."""
+    pods = local.kill_node(_local_state_dir(state_dir), name)
+    gone = f"Killed {name} and its {pods} pod{'s' * (pods != 1)}."
+    text = f"{gone} `ozy node start {name}` brings it back."
+    show({"node": name, "killed": True, "pods": pods}, lambda _: print(text))
+
+
+@node.command("start")
+@click.argument("name")
+@state_dir_option
+@context_option
+@output_option
+def start(name: str, state_dir: Path | None) -> None:
+    """Bring a killed node back, and wait until it is ready."""
+    seconds = local.start_node(_local_state_dir(state_dir), name)
+    text = f"{name} is ready, after {seconds:.1f} s."
+    show({"node": name, "ready": True, "seconds": round(seconds, 2)}, lambda _: print(text))
+
+
+@click.command()
+@context_option
+@output_option
+def doctor() -> int:
+    """Find out what is missing or wrong, and what to do about it."""
+    from ozymandias.cluster import doctor as doctors
+
+    try:
+        chosen = contexts.load(settings().context)
+    except ProblemError:
+        chosen = contexts.Context(name="", endpoints=())
+    patient = doctors.Patient(
+        endpoints=chosen.endpoints,
+        token=chosen.token,
+        state_dir=Path(chosen.local_state_dir) if chosen.local_state_dir else None,
+    )
+    checks = []
+    colours = {"ok": GREEN, "warn": YELLOW, "fail": RED}
+    is_table = settings().output == "table"
+    for check in doctors.examine(patient):
+        checks.append(check)
+        if is_table:
+            verdict = paint(f"{check.verdict:<5}", colours[check.verdict])
+            print(f"{verdict} {check.name}: {check.detail}")
+            if check.remedy:
+                print(f"      {check.remedy}")
+    if not is_table:
+        show([check.document() for check in checks], lambda _: None)
+    return 1 if doctors.worst(checks) == "fail" else 0
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+def _chosen_state_dir(given: Path | None) -> Path:
+    """The one given, or that of the context in use, or the usual one."""
+    if given is not None:
+        return given.absolute()
+    try:
+        found = contexts.load(settings().context).local_state_dir
+    except ProblemError:
+        if settings().context:
+            raise
+        found = ""
+    return Path(found) if found else state.DEFAULT_STATE_DIR
+
+
+def _local_state_dir(given: Path | None) -> Path:
+    """For what only makes sense on a local cluster: another context in use is a problem."""
+    if given is not None:
+        return given.absolute()
+    chosen = contexts.load(settings().context)
+    if not chosen.local_state_dir:
+        raise ProblemError(
+            LOCAL_CLUSTER(
+                f"Context {chosen.name} is not a cluster on this machine made by `ozy up`.",
+                hint="`ozy context use` chooses another one; real machines have a power switch.",
+            )
+        )
+    return Path(chosen.local_state_dir)
+
+
+def _progress(text: str) -> None:
+    if settings().output == "table":
+        print(text, file=sys.stderr)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
