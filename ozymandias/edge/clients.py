@@ -320,11 +320,15 @@ class ClientConnection(asyncio.Protocol):
         if not self._is_held and not self.transport.is_closing():
             self._is_held = True
             self.transport.pause_reading()
+            if self._state is State.REQUEST and self.upstream is not None:
+                self.deadline = self.ingress.now + self.ingress.limits.response_seconds
 
     def release_reading(self) -> None:
         if self._is_held and not self.transport.is_closing():
             self._is_held = False
             self.transport.resume_reading()
+            if self._state is State.REQUEST and not self.has_sent_all:
+                self.deadline = self.ingress.now + self.ingress.limits.body_seconds
 
     # Passing the response ------------------------------------------------------------------
 
