@@ -22,7 +22,7 @@ from ozymandias.model.units import format_size
 
 FILE_BYTES_MAX = 64 * 2**10
 DEPTH_MAX = 20
-VALUES_MAX = 10_000
+VALUES_MAX = 5_000
 
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,299})")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]{1,300}\.[0-9]{0,300}|\.?[0-9]{1,300})(?:[eE][-+]?[0-9]{1,5})?")
