@@ -85,7 +85,9 @@ class Membership:
         self._degraded = degraded
         self._changed = asyncio.Event()
         self._poke = asyncio.Event()
-        self._id = f"{clock.random.getrandbits(64):016x}"  # of this process
+        self.process_id = (
+            f"{clock.random.getrandbits(64):016x}"  # tells it from the node's other daemons
+        )
         self.session: Session | None = None
         self.waiting_for = "the store"  # why there is no session, for people
 
@@ -176,7 +178,7 @@ class Membership:
             presence = node.presence if node else None
             if node is None or presence is None or node.presence_revision != session.epoch:
                 raise LeaseLost("the presence record is gone")
-            if presence.session != self._id:
+            if presence.session != self.process_id:
                 raise ProblemError(
                     NODE_NAME_TAKEN(f"Another daemon has taken over the name {session.node}.")
                 )
@@ -294,7 +296,7 @@ class Membership:
         return Presence(
             address=identity.address,
             machine_id=identity.machine_id,
-            session=self._id,
+            session=self.process_id,
             daemon_version=identity.daemon_version,
             api=identity.api,
             long_lease=long_lease,

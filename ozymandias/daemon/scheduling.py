@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ozymandias.core.loss import Loss, judge_loss
 from ozymandias.core.rollout import plan_rollout
-from ozymandias.core.schedule import plan_pending, plan_repair, plan_tidy
+from ozymandias.core.upkeep import plan_pending, plan_repair, plan_tidy
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.membership import Membership
 from ozymandias.model.node import NodeName

@@ -1,0 +1,122 @@
+"""One daemon, put together over the four ports: its loops and what its API offers.
+
+`daemon/main.py` builds it over etcd and podman, `sim/world.py` over simulated ones; the code in
+between is the same. All loops live in one TaskGroup: a bug in one ends the process, and whoever
+started it starts it again, which harms no pod.
+"""
+
+import asyncio
+
+from ozymandias.api.access import Access, Peers
+from ozymandias.api.operations import Operations
+from ozymandias.core.routes import Names
+from ozymandias.core.vacate import plan_vacate
+from ozymandias.daemon.events import EventLog
+from ozymandias.daemon.execution import Executor
+from ozymandias.daemon.local_pods import LocalPods
+from ozymandias.daemon.membership import Identity, Membership
+from ozymandias.daemon.probing import Prober
+from ozymandias.daemon.scheduling import Scheduler
+from ozymandias.daemon.statuses import StatusWriter
+from ozymandias.ports import Clock, Runtime, Store
+from ozymandias.problems import ProblemError, store_unavailable
+from ozymandias.store.commit import Committer
+from ozymandias.store.mirror import Mirror
+
+
+class Daemon:
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        names: Names,
+        store: Store,
+        runtime: Runtime,
+        clock: Clock,
+        peers: Peers,
+        cluster: str = "",
+        breaker_seconds: float = 60.0,
+    ) -> None:
+        node, local = identity.name, LocalPods()
+        self.mirror = Mirror(store)
+        self.membership = Membership(
+            identity=identity,
+            store=store,
+            mirror=self.mirror,
+            runtime=runtime,
+            clock=clock,
+            degraded=lambda: self._executor.degraded,
+        )
+        self.committer = Committer(
+            store=store, mirror=self.mirror, fence=self.membership.fence, names=names, clock=clock
+        )
+        self.events = EventLog(
+            store=store, mirror=self.mirror, node=node, clock=clock, fence=self.membership.fence
+        )
+        statuses = StatusWriter(
+            node=node,
+            names=names,
+            local=local,
+            store=store,
+            membership=self.membership,
+            clock=clock,
+            events=self.events,
+        )
+        self._executor = Executor(
+            node=node,
+            host_ip=identity.address,
+            api=identity.api,
+            local=local,
+            mirror=self.mirror,
+            committer=self.committer,
+            membership=self.membership,
+            runtime=runtime,
+            clock=clock,
+            events=self.events,
+            statuses=statuses,
+            vacate=plan_vacate,
+        )
+        scheduler = Scheduler(
+            node=node,
+            mirror=self.mirror,
+            committer=self.committer,
+            membership=self.membership,
+            events=self.events,
+            clock=clock,
+            breaker_seconds=breaker_seconds,
+        )
+        prober = Prober(local=local, runtime=runtime, clock=clock)
+        self._loops = (
+            self.mirror,
+            self.membership,
+            self.events,
+            statuses,
+            prober,
+            self._executor,
+            scheduler,
+        )
+        self.operations = Operations(
+            Access(
+                mirror=self.mirror,
+                committer=self.committer,
+                runtime=runtime,
+                node=node,
+                cluster=cluster,
+                names=names,
+                clock=clock,
+                emit=self.events.emit,
+                session=self._check_session,
+                peers=peers,
+            )
+        )
+
+    def _check_session(self) -> None:
+        if self.membership.valid() is None:
+            reason = f"this node is waiting for {self.membership.waiting_for}"
+            raise ProblemError(store_unavailable(reason))
+
+    async def run(self) -> None:
+        """Until cancelled, or until one of the loops hits a bug."""
+        async with asyncio.TaskGroup() as group:
+            for loop in self._loops:
+                group.create_task(loop.run(), name=type(loop).__name__)
