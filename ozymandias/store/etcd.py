@@ -1,0 +1,212 @@
+"""The Store port over etcd: a thin client of our own, since no package survives a member's death.
+
+This module is the port; how members are called is in `etcd_calls.py`, watches are in
+`etcd_watch.py`, the keep-alive thread in `etcd_lease.py`, messages in `etcd_wire.py`. Beside the
+port there is what `ozy doctor` and tests ask for: `status` and `compact`.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Never
+
+import grpc.aio
+
+from ozymandias.ports import (
+    KV,
+    ClusterChanged,
+    Compacted,
+    Compare,
+    Event,
+    Lease,
+    LeaseLost,
+    Listing,
+    Op,
+    TxnResult,
+    Unavailable,
+)
+from ozymandias.store import etcd_pb2 as pb
+from ozymandias.store.etcd_calls import (
+    COMPACT,
+    GRANT,
+    KEEP_ALIVE,
+    RANGE,
+    REVOKE,
+    STALE_RANGE,
+    STATUS,
+    TXN,
+    Calls,
+    Credentials,
+    Timeouts,
+    boot_time,
+)
+from ozymandias.store.etcd_lease import KeepAlive
+from ozymandias.store.etcd_watch import Watch
+from ozymandias.store.etcd_wire import kv_of, kvs_of, txn_request, txn_result, writes
+from ozymandias.store.keys import prefix_end
+
+__all__ = ["Credentials", "EtcdStore", "MemberStatus", "Timeouts"]
+
+PAGE_KEYS = 5_000  # a larger page stalls the event loop, a smaller one costs round trips
+LISTING_ATTEMPTS_MAX = 5
+RELIST_SECONDS = 600.0  # old servers lose watch events; a mirror must not stay wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """What one member says of itself; ``problem`` alone when it does not answer."""
+
+    endpoint: str
+    version: str = ""
+    db_size_bytes: int = 0
+    member_id: int = 0
+    leader_id: int = 0  # 0: it knows of none
+    revision: int = 0
+    alarms: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class EtcdStore:
+    """Make it with `connect` inside a running event loop; close it with `aclose`."""
+
+    def __init__(self, calls: Calls, keep_alive: KeepAlive) -> None:
+        self._calls = calls
+        self._keep_alive = keep_alive
+
+    @classmethod
+    def connect(
+        cls,
+        endpoints: Sequence[str],
+        credentials: Credentials = Credentials(),  # noqa: B008 (frozen)
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 (frozen)
+    ) -> "EtcdStore":
+        """Never waits: connections are made when they are needed.
+
+        An endpoint is ``host:port``, ``http://host:port`` or ``https://host:port``; the first is
+        TLS if the credentials hold a certificate authority.
+        """
+        return cls(
+            Calls(endpoints, credentials, timeouts),
+            KeepAlive(endpoints, credentials, timeouts.attempt),
+        )
+
+    async def aclose(self) -> None:
+        await self._keep_alive.aclose()
+        await self._calls.aclose()
+
+    # Keys ---------------------------------------------------------------------------------------
+
+    async def get(self, key: bytes, *, stale_ok: bool = False) -> KV | None:
+        request = pb.RangeRequest(key=key, serializable=stale_ok)
+        answer = await self._calls.ask(STALE_RANGE if stale_ok else RANGE, request)
+        return kv_of(answer.kvs[0]) if answer.kvs else None
+
+    async def range(self, prefix: bytes, *, revision: int = 0) -> Listing:
+        for _ in range(LISTING_ATTEMPTS_MAX - 1):
+            try:
+                return await self._list(prefix, revision)
+            except Compacted:
+                if revision:
+                    raise  # else history went while we were turning pages: begin anew
+        return await self._list(prefix, revision)
+
+    async def _list(self, prefix: bytes, revision: int) -> Listing:
+        key, kvs, more = prefix or b"\0", list[KV](), True
+        while more:
+            request = pb.RangeRequest(
+                key=key, range_end=prefix_end(prefix), limit=PAGE_KEYS, revision=revision
+            )
+            answer = await self._calls.ask(RANGE, request)
+            revision = revision or answer.header.revision
+            kvs += kvs_of(answer.kvs)
+            more = answer.more
+            key = kvs[-1].key + b"\0" if kvs else key
+        return Listing(revision, tuple(kvs))
+
+    async def txn(
+        self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
+    ) -> TxnResult:
+        request = txn_request(compare, then, otherwise)
+        is_write = writes(then) or writes(otherwise)
+        return txn_result(await self._calls.ask(TXN, request, write=is_write))
+
+    # Changes ------------------------------------------------------------------------------------
+
+    def watch(
+        self, prefix: bytes, revision: int, *, prev: bool = False
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        return Watch(self._calls, prefix, revision, prev=prev).batches()
+
+    async def mirror(self, prefix: bytes) -> AsyncGenerator[Listing | Sequence[Event], None]:
+        failures = 0
+        while True:
+            try:
+                listing = await self.range(prefix)
+            except (Unavailable, Compacted, ClusterChanged):
+                failures += 1
+                await self._calls.back_off(failures * len(self._calls.endpoints))
+                continue
+            failures = 0
+            yield listing
+            end = asyncio.get_running_loop().time() + RELIST_SECONDS * random.uniform(0.8, 1.2)
+            async with contextlib.aclosing(self.watch(prefix, listing.revision + 1)) as batches:
+                with contextlib.suppress(Compacted, ClusterChanged, TimeoutError):
+                    while True:
+                        async with asyncio.timeout_at(end):
+                            events = await anext(batches)
+                        yield events
+
+    # Leases -------------------------------------------------------------------------------------
+
+    async def grant(self, ttl: int) -> Lease:
+        """Repeated if there is no answer: a lease granted twice expires by itself."""
+        sent = boot_time()
+        answer = await self._calls.ask(GRANT, pb.LeaseGrantRequest(TTL=ttl))
+        return Lease(answer.ID, answer.TTL, sent + answer.TTL)
+
+    async def adopt(self, lease_id: int) -> Lease | None:
+        sent = boot_time()
+        answer = await self._calls.ask(KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease_id))
+        return Lease(lease_id, answer.TTL, sent + answer.TTL) if answer.TTL > 0 else None
+
+    async def keep(self, lease: Lease) -> Never:
+        await self._keep_alive.keep(lease)
+
+    async def revoke(self, lease: Lease) -> None:
+        with contextlib.suppress(LeaseLost):
+            await self._calls.ask(REVOKE, pb.LeaseRevokeRequest(ID=lease.id))
+        lease.lost.set()
+
+    # Beside the port ----------------------------------------------------------------------------
+
+    async def status(self) -> tuple[MemberStatus, ...]:
+        """Of every endpoint, whether it answers or not."""
+        with contextlib.suppress(Unavailable):
+            await self._calls.ensure_login()
+        members = range(len(self._calls.endpoints))
+        return tuple(await asyncio.gather(*(self._member_status(member) for member in members)))
+
+    async def _member_status(self, member: int) -> MemberStatus:
+        endpoint = self._calls.endpoints[member]
+        seconds = self._calls.timeouts.attempt
+        try:
+            answer = await self._calls.ask_member(member, STATUS, pb.StatusRequest(), seconds)
+        except grpc.aio.AioRpcError as error:
+            return MemberStatus(
+                endpoint=endpoint, problem=f"{error.code().name}: {error.details()}"
+            )
+        return MemberStatus(
+            endpoint=endpoint,
+            version=answer.version,
+            db_size_bytes=answer.dbSize,
+            member_id=answer.header.member_id,
+            leader_id=answer.leader,
+            revision=answer.header.revision,
+            alarms=tuple(answer.errors),
+        )
+
+    async def compact(self, revision: int) -> None:
+        """Forget the history before a revision."""
+        await self._calls.ask(COMPACT, pb.CompactionRequest(revision=revision, physical=True))

@@ -1,0 +1,138 @@
+"""The Store port's values <-> etcd's messages. Pure: nothing here waits or connects.
+
+etcd takes 128 operations in one transaction and counts them along each path of nested ones, so a
+longer list is folded into a tree of transactions without compares: still one request, one
+revision, all or nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ozymandias.ports import (
+    KV,
+    Compare,
+    Delete,
+    Event,
+    Get,
+    Invalid,
+    Op,
+    Put,
+    Txn,
+    TxnResult,
+)
+from ozymandias.store import etcd_pb2 as pb
+
+OPERATIONS_MAX = 128  # etcd's default for --max-txn-ops, along one path
+
+_TARGETS = {
+    "version": (pb.Compare.VERSION, "version"),
+    "create": (pb.Compare.CREATE, "create_revision"),
+    "mod": (pb.Compare.MOD, "mod_revision"),
+    "value": (pb.Compare.VALUE, "value"),
+    "lease": (pb.Compare.LEASE, "lease"),
+}
+_RESULTS = {
+    "=": pb.Compare.EQUAL,
+    "!=": pb.Compare.NOT_EQUAL,
+    "<": pb.Compare.LESS,
+    ">": pb.Compare.GREATER,
+}
+
+
+def kv_of(message: pb.KeyValue) -> KV:
+    return KV(
+        message.key,
+        message.value,
+        message.create_revision,
+        message.mod_revision,
+        message.version,
+        message.lease,
+    )
+
+
+def kvs_of(messages: Iterable[pb.KeyValue]) -> tuple[KV, ...]:
+    return tuple(map(kv_of, messages))
+
+
+def event_of(message: pb.Event) -> Event:
+    prev = kv_of(message.prev_kv) if message.HasField("prev_kv") else None
+    return Event(kv_of(message.kv), message.type == pb.Event.DELETE, prev)
+
+
+def txn_request(
+    compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op]
+) -> pb.TxnRequest:
+    return pb.TxnRequest(
+        compare=map(_compare, compare),
+        success=map(_operation, fold(then, OPERATIONS_MAX, len(compare))),
+        failure=map(_operation, fold(otherwise, OPERATIONS_MAX, len(compare))),
+    )
+
+
+def txn_result(message: pb.TxnResponse) -> TxnResult:
+    return TxnResult(message.succeeded, message.header.revision, tuple(_gets(message)))
+
+
+def writes(ops: Sequence[Op]) -> bool:
+    """Whether a transaction with these may change anything: if not, it may be repeated."""
+    return any(
+        writes(op.then) or writes(op.otherwise)
+        if isinstance(op, Txn)
+        else isinstance(op, Put | Delete)
+        for op in ops
+    )
+
+
+def fold(ops: Sequence[Op], budget: int, spent: int = 0) -> Sequence[Op]:
+    """At most ``budget`` operations along any path; ``spent`` are counted at this level anyway."""
+    if len(ops) <= budget:
+        return ops
+    width = max(spent, budget // 2)
+    if width >= budget or width == 0:
+        raise Invalid(f"{len(ops)} operations do not fit beside {spent} compares")
+    size = -(-len(ops) // width)
+    groups = (ops[start : start + size] for start in range(0, len(ops), size))
+    return tuple(Txn((), tuple(fold(group, budget - width))) for group in groups)
+
+
+def _gets(message: pb.TxnResponse) -> Iterator[tuple[KV, ...]]:
+    for response in message.responses:
+        kind = response.WhichOneof("response")
+        if kind == "response_range":
+            yield kvs_of(response.response_range.kvs)
+        elif kind == "response_txn":
+            yield from _gets(response.response_txn)
+
+
+def _compare(compare: Compare) -> pb.Compare:
+    target, name = _TARGETS[compare.target]
+    operand: dict[str, Any] = {name: compare.operand}
+    return pb.Compare(
+        result=_RESULTS[compare.op],
+        target=target,
+        key=compare.key,
+        range_end=compare.range_end,
+        **operand,
+    )
+
+
+def _operation(op: Op) -> pb.RequestOp:
+    match op:
+        case Put():
+            put = pb.PutRequest(
+                key=op.key, value=op.value, lease=op.lease, ignore_lease=op.keep_lease
+            )
+            return pb.RequestOp(request_put=put)
+        case Delete():
+            delete = pb.DeleteRangeRequest(key=op.key, range_end=op.range_end)
+            return pb.RequestOp(request_delete_range=delete)
+        case Get():
+            get = pb.RangeRequest(key=op.key, range_end=op.range_end)
+            return pb.RequestOp(request_range=get)
+        case Txn():
+            nested = pb.TxnRequest(
+                compare=map(_compare, op.compare),
+                success=map(_operation, op.then),
+                failure=map(_operation, op.otherwise),
+            )
+            return pb.RequestOp(request_txn=nested)
