@@ -36,6 +36,7 @@ class PodmanService:
             self.process = subprocess.Popen(
                 containers_conf.service_command(self.socket),
                 env=self.environment,
+                cwd=self.socket.parent,  # its monitors leave a file there
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -61,7 +62,12 @@ class PodmanService:
     def podman(self, *arguments: str) -> str:
         """The podman command with the same configuration; for looking at the world in tests."""
         done = subprocess.run(
-            ["podman", *arguments], env=self.environment, capture_output=True, text=True, check=True
+            ["podman", *arguments],
+            env=self.environment,
+            cwd=self.socket.parent,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return done.stdout.strip()
 

@@ -19,6 +19,9 @@ CAP_SYS_RESOURCE = 24  # bit number in /proc/self/status, see capabilities(7)
 OPEN_FILES_MAX = 65536  # enough for a database
 PROCESSES_MAX = 16384  # podman lowers its own limit to the kernel's pid_max, 32768 by default
 LOG_SIZE_MAX_BYTES = 10 * 2**20  # per container; conmon starts the file anew beyond it
+# How long the monitor of an ended exec stays, in case somebody asks for its exit code. podman's own
+# 300 s keep the pod's cgroup busy: removing a pod would take seconds after every exec.
+EXEC_LINGER_SECONDS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class Settings:
     cgroup_manager: Literal["systemd", "cgroupfs"]
     ulimits: tuple[str, ...]  # empty: podman's own
     log_size_max_bytes: int = LOG_SIZE_MAX_BYTES
+    exec_linger_seconds: int = EXEC_LINGER_SECONDS
 
 
 def gather() -> HostFacts:
@@ -67,7 +71,10 @@ def decide(facts: HostFacts) -> Settings:
 
 
 def render(settings: Settings) -> str:
-    """DNS is left out on purpose: servers set here would come before a pod's own."""
+    """DNS is left out on purpose: servers set here would come before a pod's own.
+
+    A pod's /etc/hosts names the pod and localhost, not what the host's own file knows.
+    """
     lines = [
         "# Made by Ozymandias for its own podman service; see $CONTAINERS_CONF.",
         "[containers]",
@@ -77,11 +84,13 @@ def render(settings: Settings) -> str:
         lines.append(f"default_ulimits = [{quoted}]")
     lines += [
         'log_driver = "k8s-file"',
+        'base_hosts_file = "none"',
         f"log_size_max = {settings.log_size_max_bytes}",
         "[engine]",
         f'runtime = "{settings.runtime}"',
         f'cgroup_manager = "{settings.cgroup_manager}"',
         'events_logger = "file"',
+        f"exit_command_delay = {settings.exec_linger_seconds}",
         "[network]",
         'network_backend = "netavark"',
     ]
@@ -96,7 +105,10 @@ def write(file: Path) -> Path:
 
 
 def service_command(socket: Path) -> list[str]:
-    """The podman service on a socket of ours, which never goes away for being idle."""
+    """The podman service on a socket of ours, which never goes away for being idle.
+
+    Give it a working directory of its own: its monitors leave a file `oom` there.
+    """
     return ["podman", "system", "service", "--time=0", f"unix://{socket}"]
 
 

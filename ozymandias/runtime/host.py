@@ -1,0 +1,60 @@
+"""This host: its clock, and the facts that a node tells about itself."""
+
+import os
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+
+
+class SystemClock:
+    """The Clock port over the machine's own."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def boot(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    @property
+    def random(self) -> random.Random:
+        return self._random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    memory_bytes: int
+    disk_bytes: int  # of the file system that holds the state directory
+    machine_id: str
+    load: float  # average of the last minute
+
+
+def read_host(state_dir: Path, machine_id: str = "") -> Host:
+    """The facts now. The state directory need not exist yet: its nearest parent counts."""
+    directory = state_dir.absolute()
+    while not directory.exists():
+        directory = directory.parent
+    disk = os.statvfs(directory)
+    return Host(
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        disk_bytes=disk.f_blocks * disk.f_frsize,
+        machine_id=machine_id or read_machine_id(),
+        load=os.getloadavg()[0],
+    )
+
+
+def read_machine_id() -> str:
+    """ "" where the machine has none: then it must be configured."""
+    for file in MACHINE_ID_FILES:
+        try:
+            text = file.read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if text:
+            return text
+    return ""

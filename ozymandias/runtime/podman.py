@@ -1,0 +1,326 @@
+"""The Runtime port over podman: pods of one node, made, started, stopped, removed, observed.
+
+Everything made carries this cluster's and node's labels, and nothing without them is touched.
+The daemon owns restarts: podman is told never to restart anything. Nothing is remembered here that
+can't be learnt again from podman, so a daemon that comes back sees what is really there.
+
+    create_pod        volumes, pod, its network (infra container) up, redirects, containers
+    start_container   the network again if it is down, redirects anew, the container
+    stop_pod          dependants first, each with its own signal and grace; then the network
+    remove_pod        kill, remove, then the volumes
+
+`observation.py` turns podman's lists into ObservedPods, `streams.py` follows logs and exec.
+"""
+
+import asyncio
+import errno
+import socket as sockets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from ozymandias.model.job import HealthCheck, HealthKind, Port, Protocol, PullPolicy
+from ozymandias.model.pod import ObservedPod, Pod, PodId
+from ozymandias.model.units import format_duration
+from ozymandias.ports import (
+    ExecResult,
+    ImageMissing,
+    LogLine,
+    PortTaken,
+    ProbeResult,
+    RuntimeFailed,
+    RuntimeInfo,
+)
+from ozymandias.runtime import podspec, probes, streams
+from ozymandias.runtime.observation import Observer
+from ozymandias.runtime.podman_api import (
+    DEADLINE_SECONDS,
+    PodmanApi,
+    Refused,
+    filters,
+    segment,
+)
+from ozymandias.runtime.podspec import Owner, container_name, infra_name
+from ozymandias.runtime.redirect import redirect
+from ozymandias.runtime.volumes import Volumes
+from ozymandias.telemetry import warn
+
+PULL_SECONDS_MAX = 600.0
+EXEC_MARGIN_SECONDS = 5.0  # what podman itself may take around a probe's command
+RECONNECT_SECONDS = 1.0
+# Of the events of a container, those after which something should be looked at. Not the exec ones:
+# every probe would wake the daemon.
+EVENTS = ["create", "start", "died", "remove"]
+
+
+class PodmanRuntime:
+    def __init__(
+        self,
+        *,
+        socket: Path,
+        cluster: str,
+        node: str,
+        network: str,
+        dns_server: str = "",
+        domain: str = "ozy.internal",
+        volume_dir: Path,
+        shared_dir: Path,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        self._api = PodmanApi(socket, deadline_seconds=deadline_seconds)
+        self._owner = Owner(cluster=cluster, node=node)
+        self._network = network
+        self._dns_server = dns_server
+        self._domain = domain
+        self._deadline_seconds = deadline_seconds
+        self._observer = Observer(self._api, self._owner)
+        self._redirects: dict[PodId, tuple[Port, ...]] = {}
+        self._http: aiohttp.ClientSession | None = None
+        self.volumes = Volumes(self._api, self._owner, volume_dir=volume_dir, shared_dir=shared_dir)
+
+    async def info(self) -> RuntimeInfo:
+        _, answer = await self._api.call("GET", "/version")
+        return RuntimeInfo(name="podman", version=str((answer or {}).get("Version", "unknown")))
+
+    async def list_pods(self) -> tuple[ObservedPod, ...]:
+        return await self._observer.list_pods()
+
+    # Making and ending --------------------------------------------------------------------------
+
+    async def ensure_image(self, image: str, policy: PullPolicy) -> None:
+        if policy is not PullPolicy.ALWAYS:
+            path = f"/images/{segment(image)}/exists"
+            status, _ = await self._api.call("GET", path, accept=(404,))
+            if status != 404:
+                return
+            if policy is PullPolicy.NEVER:
+                raise ImageMissing(f"{image} is not on this node and must not be pulled")
+        try:
+            _, answer = await self._api.call(
+                "POST",
+                "/images/pull",
+                query={"reference": image, "policy": "always", "quiet": True},
+                deadline_seconds=PULL_SECONDS_MAX,
+            )
+        except Refused as error:
+            raise ImageMissing(f"{image} could not be pulled: {error.message}") from error
+        failure = streams.pull_failure(answer)
+        if failure:
+            raise ImageMissing(f"{image} could not be pulled: {failure}")
+
+    async def create_pod(self, pod: Pod) -> None:
+        await self.remove_pod(pod.id)
+        for container in pod.containers:
+            for port in container.ports:
+                _check_host_port(port)
+        try:
+            await self._create(pod)
+        except BaseException as error:
+            # Half a pod holds names, ports and an address: it goes, also when we are cancelled.
+            await self._clean_up(pod.id)
+            if isinstance(error, Refused):
+                raise _translated(error) from error
+            raise
+
+    async def _create(self, pod: Pod) -> None:
+        spec = podspec.pod_spec(
+            pod,
+            self._owner,
+            network=self._network,
+            dns_server=self._dns_server,
+            dns_search=f"{pod.id.namespace}.{self._domain}",
+        )
+        mounts = {c.name: await self.volumes.prepare(pod, c) for c in pod.containers}
+        await self._api.call("POST", "/pods/create", body=spec)
+        self._redirects[pod.id] = podspec.redirects_of(pod.containers)
+        await self._start_network(pod.id)
+        for container in pod.containers:
+            body = podspec.container_spec(pod, container, self._owner, mounts[container.name])
+            await self._api.call("POST", "/containers/create", body=body)
+
+    async def start_container(self, pod: PodId, container: str) -> None:
+        await self._start_network(pod)
+        name = container_name(pod, container)
+        self._observer.forget(name)
+        try:
+            await self._api.call("POST", f"/containers/{segment(name)}/start")
+        except Refused as error:
+            raise _translated(error) from error
+
+    async def _start_network(self, pod: PodId) -> None:
+        """The pod's infra container runs, and its redirects are those of the job.
+
+        They are set again even if it was running already: a daemon may have died in between.
+        """
+        name = infra_name(pod)
+        try:
+            status, _ = await self._api.call("POST", f"/containers/{segment(name)}/start")
+        except Refused as error:
+            raise _translated(error) from error
+        if status != 304:
+            self._observer.forget(name)
+        if self._redirects.get(pod) == ():
+            return
+        _, infra = await self._api.call("GET", f"/containers/{segment(name)}/json")
+        ports = podspec.parse_redirects(infra["Config"]["Labels"].get(podspec.REDIRECTS, ""))
+        self._redirects[pod] = ports
+        if ports:
+            await redirect(infra["State"]["Pid"], ports, deadline_seconds=self._deadline_seconds)
+
+    async def stop_pod(self, pod: PodId) -> None:
+        listed = await self._observer.list_containers(pod)
+        depths: dict[int, list[dict[str, Any]]] = {}
+        for container in listed:
+            if not container.get("IsInfra"):
+                depth = _number(container["Labels"].get(podspec.DEPTH))
+                depths.setdefault(depth, []).append(container)
+        for depth in sorted(depths, reverse=True):
+            await _all(self._stop_container(c) for c in depths[depth])
+        for container in listed:
+            if container.get("IsInfra"):
+                await self._stop(container["Id"], 0)
+
+    async def _stop_container(self, container: dict[str, Any]) -> None:
+        if container.get("State") == "running":
+            await self._stop(container["Id"], _number(container["Labels"].get(podspec.GRACE)))
+
+    async def _stop(self, container: str, grace: int) -> None:
+        await self._api.call(
+            "POST",
+            f"/containers/{container}/stop",
+            query={"timeout": grace},
+            deadline_seconds=grace + self._deadline_seconds,
+            accept=(404,),
+        )
+
+    async def remove_pod(self, pod: PodId) -> None:
+        await self._api.call(
+            "DELETE",
+            f"/pods/{segment(pod.name)}",
+            query={"force": True, "timeout": 0},
+            accept=(404,),
+        )
+        self._redirects.pop(pod, None)
+        await self.volumes.remove(pod)
+
+    async def _clean_up(self, pod: PodId) -> None:
+        try:
+            await asyncio.shield(self.remove_pod(pod))
+        except RuntimeFailed as error:
+            warn("pod.leftover", pod=pod.name, reason=str(error))  # list_pods shows it: incomplete
+
+    # Looking ------------------------------------------------------------------------------------
+
+    async def probe(
+        self, pod: PodId, address: str, container: str, check: HealthCheck
+    ) -> ProbeResult:
+        if check.kind is HealthKind.EXEC:
+            return await self._probe_exec(pod, container, check)
+        if not address:
+            return probes.unhealthy("the pod has no address")
+        if check.kind is HealthKind.TCP:
+            return await probes.probe_tcp(address, check)
+        if self._http is None:
+            self._http = probes.make_session()
+        return await probes.probe_http(self._http, address, check)
+
+    async def _probe_exec(self, pod: PodId, container: str, check: HealthCheck) -> ProbeResult:
+        limit = check.timeout_seconds
+        try:
+            async with asyncio.timeout(limit + EXEC_MARGIN_SECONDS):
+                done = await self.exec(pod, container, check.command, timeout=limit)
+        except TimeoutError:
+            return probes.timed_out(check)
+        except RuntimeFailed as error:
+            return probes.unhealthy(str(error))
+        return ProbeResult(healthy=done.exit_code == 0, reason=f"exit code {done.exit_code}")
+
+    async def changes(self) -> AsyncIterator[None]:
+        label = f"{podspec.OWNER}={self._owner.label}"
+        query = {
+            "stream": True,
+            "filters": filters(type=["container"], label=[label], event=EVENTS),
+        }
+        while True:
+            try:
+                async with self._api.stream("GET", "/events", query=query) as reader:
+                    yield  # whatever happened before we listened
+                    async for _ in reader:
+                        yield
+            except RuntimeFailed as error:
+                warn("podman.events.lost", reason=str(error))
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def logs(
+        self, pod: PodId, container: str, *, tail: int | None = None, follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        name = container_name(pod, container)
+        lines = streams.log_lines(self._api, name, container, tail=tail, follow=follow)
+        async with aclosing(lines):
+            async for line in lines:
+                yield line
+
+    async def exec(
+        self, pod: PodId, container: str, command: Sequence[str], *, timeout: float = 60.0
+    ) -> ExecResult:
+        session = await streams.exec_create(self._api, container_name(pod, container), command)
+        done: ExecResult | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                done = await streams.exec_run(self._api, session)
+                return done
+        except TimeoutError:
+            raise RuntimeFailed(
+                f"the command did not end within {format_duration(timeout)} and was killed"
+            ) from None
+        finally:
+            if done is None:  # too slow, or nobody waits for it any more
+                await asyncio.shield(streams.exec_kill(self._api, session))
+
+    async def aclose(self) -> None:
+        self._observer.close()
+        await self._api.aclose()
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+
+async def _all(calls: Any) -> None:
+    """All at once; the first failure is raised as itself, after all have ended."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdigit() else 0
+
+
+def _check_host_port(port: Port) -> None:
+    """podman would find out too, but only after much work, and not for every protocol."""
+    if port.host is None:
+        return
+    kind = sockets.SOCK_DGRAM if port.protocol is Protocol.UDP else sockets.SOCK_STREAM
+    with sockets.socket(sockets.AF_INET, kind) as probe:
+        if port.protocol is Protocol.TCP:  # connections that linger are nobody's
+            probe.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port.host))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortTaken(f"host port {port.host}/{port.protocol} is in use") from error
+            raise RuntimeFailed(f"host port {port.host}: {error.strerror}") from error
+
+
+def _translated(error: Refused) -> RuntimeFailed:
+    """podman tells its failures apart by words only."""
+    words = error.message.lower()
+    if "address already in use" in words or "port is already allocated" in words:
+        return PortTaken(error.message)
+    if "image not known" in words or "no such image" in words:
+        return ImageMissing(error.message)
+    return error

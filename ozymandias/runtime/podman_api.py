@@ -1,0 +1,169 @@
+"""A thin asyncio client of podman's REST API (libpod) over its Unix socket.
+
+It knows HTTP, deadlines and errors, and nothing of pods. Every call ends within its deadline, with
+RuntimeHung past it; a refusal is `Refused` with podman's own words; a socket that does not answer
+is RuntimeFailed. Nothing of aiohttp leaves this module but the reader of a stream.
+
+Why not podman-py: see docs/decisions/0002-podman-over-http.md.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from ozymandias.ports import RuntimeFailed, RuntimeHung
+
+PREFIX = "http://podman/v4.0.0/libpod"
+DEADLINE_SECONDS = 20.0
+CONNECTIONS_MAX = 256  # streams (logs, events, exec) hold one each
+ANSWER_BYTES_MAX = 64 * 2**20
+FRAME_BYTES_MAX = 16 * 2**20
+
+
+class Refused(RuntimeFailed):
+    """podman answered with an error."""
+
+    def __init__(self, what: str, status: int, message: str) -> None:
+        super().__init__(f"{what}: {message}")
+        self.status = status
+        self.message = message
+
+
+class PodmanApi:
+    def __init__(self, socket: Path, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+        self.socket = socket
+        self.deadline_seconds = deadline_seconds
+        self._session: aiohttp.ClientSession | None = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        deadline_seconds: float | None = None,
+        accept: tuple[int, ...] = (),
+    ) -> tuple[int, Any]:
+        """One request; returns status and the JSON of the answer.
+
+        Statuses of 400 and more raise Refused unless they are in `accept`.
+        """
+        deadline = self.deadline_seconds if deadline_seconds is None else deadline_seconds
+        what = f"podman {method} {path}"
+        try:
+            async with (
+                asyncio.timeout(deadline),
+                self._open().request(
+                    method, PREFIX + path, params=_parameters(query), json=body
+                ) as answer,
+            ):
+                content = await answer.content.read(ANSWER_BYTES_MAX)
+                while chunk := await answer.content.read(ANSWER_BYTES_MAX):
+                    content += chunk
+                status = answer.status
+        except TimeoutError:
+            raise RuntimeHung(f"{what}: no answer within {deadline:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise RuntimeFailed(f"podman does not answer at {self.socket}: {error}") from error
+        if status >= 400 and status not in accept:
+            raise Refused(what, status, _message(content))
+        return status, _decoded(content)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """A request whose answer comes over time; only its beginning has a deadline."""
+        what = f"podman {method} {path}"
+        try:
+            async with asyncio.timeout(self.deadline_seconds):
+                answer = await self._open().request(
+                    method, PREFIX + path, params=_parameters(query), json=body
+                )
+        except TimeoutError:
+            raise RuntimeHung(f"{what}: no answer within {self.deadline_seconds:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise RuntimeFailed(f"podman does not answer at {self.socket}: {error}") from error
+        try:
+            if answer.status >= 400:
+                raise Refused(what, answer.status, _message(await answer.content.read(65536)))
+            yield answer.content
+        except (aiohttp.ClientError, OSError) as error:
+            raise RuntimeFailed(f"{what}: the stream broke off: {error}") from error
+        finally:
+            answer.close()
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        """No connection is kept: after a restart of the service a kept one would be stale."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(
+                    path=str(self.socket), limit=CONNECTIONS_MAX, force_close=True
+                ),
+                timeout=aiohttp.ClientTimeout(total=None, connect=self.deadline_seconds),
+                read_bufsize=2**18,
+            )
+        return self._session
+
+
+async def frames(reader: aiohttp.StreamReader) -> AsyncIterator[tuple[int, bytes]]:
+    """The parts of a multiplexed stream: 1 is stdout, 2 is stderr. Ends with the stream."""
+    while True:
+        try:
+            header = await reader.readexactly(8)
+            size = int.from_bytes(header[4:])
+            if size > FRAME_BYTES_MAX:
+                raise RuntimeFailed("podman sent a stream that can't be understood")
+            content = await reader.readexactly(size)
+        except asyncio.IncompleteReadError:
+            return
+        yield header[0], content
+
+
+def segment(text: str) -> str:
+    """A name as one part of a path."""
+    return quote(text, safe="")
+
+
+def filters(**values: list[str]) -> str:
+    """podman's filter parameter."""
+    return json.dumps(values, separators=(",", ":"))
+
+
+def _parameters(query: Mapping[str, Any] | None) -> dict[str, str]:
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in (query or {}).items()
+        if value is not None
+    }
+
+
+def _decoded(content: bytes) -> Any:
+    try:
+        return json.loads(content) if content.strip() else None
+    except ValueError:
+        return content.decode(errors="replace")  # a stream of documents; the caller knows
+
+
+def _message(content: bytes) -> str:
+    decoded = _decoded(content)
+    if isinstance(decoded, dict):
+        return str(decoded.get("message") or decoded.get("cause") or decoded)
+    return str(decoded)
