@@ -136,7 +136,7 @@ def _coming(
             return
         reason = "assigned here, not there" if observed is None else "assigned here, half made"
         yield Action(kind=ActionKind.CREATE, pod=pod.id, spec=pod, reason=reason)
-        observed = None
+        observed, memory = None, NOTHING  # what is known of its containers is of others
     started: set[str] = set()
     for container in start_order(pod.containers):
         state = _state(observed, container)

@@ -13,12 +13,13 @@ anything is made, first started or stopped, session and assignment are checked o
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ozymandias.core import memory as memories
 from ozymandias.core.pods import pod_id, pod_of
 from ozymandias.core.reconcile import Wanted, by_pod, reconcile
+from ozymandias.core.vacate import plan_vacate
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.local_pods import LocalPods, Wake
 from ozymandias.daemon.membership import Membership, Session
@@ -45,7 +46,6 @@ COMMIT_RETRY_SECONDS = 1.0
 FOLLOW_RETRY_SECONDS = 1.0
 GONE = "gone"  # the goal for a pod that is not assigned here
 
-Vacate = Callable[[Snapshot, NodeName, frozenset[PodId]], Plan | None]
 _Signature = tuple[tuple[Assignment, tuple[JobVersion | None, ...]], ...]
 
 
@@ -64,7 +64,6 @@ class Executor:
         clock: Clock,
         events: EventLog,
         statuses: StatusWriter,
-        vacate: Vacate,
     ) -> None:
         self._node = node
         self._host_ip = host_ip
@@ -77,7 +76,6 @@ class Executor:
         self._clock = clock
         self._events = events
         self._statuses = statuses
-        self._vacate = vacate
         self._worker = Worker(
             local=local,
             runtime=runtime,
@@ -158,7 +156,7 @@ class Executor:
         self._refresh(snapshot)
         self._take_in(snapshot, now)
         look_at = self._drain(now) if session else None
-        self._worker.cancel_pulls()
+        self._worker.cancel_pulls(self._is_to_run)
         local, busy = self._local, frozenset(self._worker.busy)
         agenda = reconcile(
             local.wanted.values(),
@@ -350,7 +348,7 @@ class Executor:
 
     def _decide_vacate(self, snapshot: Snapshot) -> Plan | None:
         present = frozenset(self._local.observed.keys() | self._worker.busy)
-        return self._vacate(snapshot, self._node, present)
+        return plan_vacate(snapshot, self._node, present)
 
 
 def _by_pod(actions: Iterable[Action]) -> list[Action]:

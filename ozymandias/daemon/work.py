@@ -105,10 +105,10 @@ class Worker:
             if self._local.memory(spec.id).is_pulling:
                 self._set_pulling(spec.id, False)
 
-    def cancel_pulls(self) -> None:
+    def cancel_pulls(self, is_to_run: Callable[[PodId], bool]) -> None:
         """Nobody waits for the image of a pod that is not to run here any more."""
         for pod, scope in self._pulling.items():
-            if self._may_begin(pod):
+            if not is_to_run(pod) and not scope.expired():
                 scope.reschedule(0.0)
 
     def _set_pulling(self, pod: PodId, is_pulling: bool) -> None:
