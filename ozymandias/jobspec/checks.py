@@ -316,7 +316,7 @@ class Known:
         return self.prefix + bare if self.keeps_prefix else bare
 
     def schema(self) -> Schema:
-        return {"type": "string", "pattern": "^[A-Za-z0-9_+-]+$"}
+        return {"type": "string", "pattern": "^[A-Za-z0-9_]+$"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +326,7 @@ class AbsolutePath:
     expects: str = "an absolute path such as /data"
     length_max: int = 1024
     accepts_root: bool = False
+    is_mount: bool = False
 
     def read(self, node: Node, at: Place) -> str:
         text = text_of(node, self.expects, length_max=self.length_max)
@@ -336,6 +337,8 @@ class AbsolutePath:
             raise Wrong(f'path {quoted(text)} must not contain "." or ".." as a part')
         if not parts and not self.accepts_root:
             raise Wrong('path "/" is the whole container', "give a directory in it, such as /data")
+        if self.is_mount and (parts[0] in ("proc", "sys") or parts == ["dev"]):
+            raise Wrong(f"path {quoted(text)} belongs to the system", "choose one such as /data")
         if any(not c.isprintable() or c == ":" for c in text):
             raise Wrong(
                 f"path {quoted(text)} contains a colon or a character that is not printable"

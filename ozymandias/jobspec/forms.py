@@ -340,7 +340,7 @@ class Tmpfs:
     def read(self, node: Node, at: Place) -> TmpfsMount:
         text = text_of(node, self.expects, length_max=1100)
         path_text, colon, options = text.partition(":")
-        path = AbsolutePath().read(Scalar(path_text, path_text, node.mark), at)
+        path = AbsolutePath(is_mount=True).read(Scalar(path_text, path_text, node.mark), at)
         if not colon:
             return TmpfsMount(path=path, space_bytes=TMPFS_SPACE_DEFAULT)
         name, _, size = options.partition("=")

@@ -9,6 +9,7 @@ Plain words are read by the few rules below, none of YAML 1.1's surprises: `no` 
 A scalar keeps its text as written, so `1.10` can still be "1.10" where text is wanted.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,299})")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]{1,300}\.[0-9]{0,300}|\.?[0-9]{1,300})(?:[eE][-+]?[0-9]{1,5})?")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False}
+_JSON_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _NULLS = ("", "~", "null", "Null", "NULL")
 
 Plain = str | int | float | bool | None
@@ -74,10 +76,10 @@ def load(data: bytes, report: Report) -> Node | None:
     try:
         return _Reader(_text(data), report).document()
     except Wrong as wrong:
-        report.add(wrong.mark or Mark(1, 1), "", wrong.detail, wrong.hint)
+        report.add_last(wrong.mark or Mark(1, 1), wrong.detail, wrong.hint)
     except yaml.YAMLError as error:
         mark, detail, hint = _explained(error)
-        report.add(mark, "", detail, hint)
+        report.add_last(mark, detail, hint)
     return None
 
 
@@ -100,7 +102,15 @@ def _text(data: bytes) -> str:
     if strange:
         name = "a NUL byte" if strange[0] == "\0" else f"the control character {strange[0]!r}"
         raise Wrong(f"the file contains {name}", mark=_mark_after(text[: strange.start()]))
+    if text.lstrip().startswith("{"):
+        text = _JSON_PAIR.sub(_one_escape, text)
     return text
+
+
+def _one_escape(pair: re.Match[str]) -> str:
+    """JSON writes a rare letter as two escapes, YAML as one of eight digits."""
+    letter = json.loads(f'"{pair[0]}"')
+    return f"\\U{ord(letter):08x}"
 
 
 def _mark_after(text: str) -> Mark:
@@ -131,6 +141,8 @@ class _Reader:
         self._values += 1
         if self._values > VALUES_MAX:
             raise Wrong(f"more than {VALUES_MAX} values in one file", mark=mark)
+        if self._report.is_full:
+            raise Wrong("so much is wrong that the rest of the file is not read", mark=mark)
         if isinstance(event, yaml.AliasEvent):
             at.wrong(mark, f"alias *{event.anchor} is not allowed", "write the value out again")
             return Broken(mark)

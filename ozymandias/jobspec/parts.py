@@ -228,7 +228,7 @@ VOLUME = Record(
         Field(
             name="path",
             aliases=("target",),
-            check=AbsolutePath(),
+            check=AbsolutePath(is_mount=True),
             is_required=True,
             doc="Where the container sees it.",
         ),

@@ -66,6 +66,11 @@ class Report:
             )
         )
 
+    def add_last(self, mark: Mark, detail: str, hint: str = "") -> None:
+        """Why the file could not be read further: kept however many there are before it."""
+        error = FieldError(pointer="", line=mark.line, column=mark.column, detail=detail, hint=hint)
+        self._errors.append(error)
+
     def errors(self) -> tuple[FieldError, ...]:
         """In the file's order, with a last line for those that were left out."""
         ordered = sorted(self._errors, key=lambda e: (e.line, e.column))
