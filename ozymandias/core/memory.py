@@ -41,7 +41,7 @@ NO_RUNS: Mapping[str, Run] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodMemory:
-    runs: Mapping[str, Run] = field(default=NO_RUNS)
+    runs: Mapping[str, Run] = field(default_factory=lambda: NO_RUNS)
     goal: str = ""  # what the node is at: running, stopping, gone
     attempts: int = 0  # at its goal that failed, in a row
     retry_at: float = 0.0
