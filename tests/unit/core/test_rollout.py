@@ -1,0 +1,230 @@
+"""Rolling changes, step by step."""
+
+from dataclasses import replace
+
+from ozymandias.core.explain import plan_document
+from ozymandias.core.foresee import foresee
+from ozymandias.core.rollout import plan_rollout
+from ozymandias.core.schedule import plan_pending, plan_restart, plan_scale
+from ozymandias.model.instance import SlotState
+from ozymandias.model.snapshot import Snapshot
+from tests.unit.core.builders import (
+    WEB,
+    after,
+    cluster,
+    job,
+    key,
+    lost,
+    planned,
+    report,
+    settled,
+    spread,
+    submit,
+    submitted,
+    vacated,
+    where,
+)
+
+ROOMY = cluster(n1="4G", n2="4G", n3="4G")
+
+
+def changed(snapshot: Snapshot, **what: object) -> Snapshot:
+    """A healthy job of three, and a new version of it just submitted."""
+    return after(snapshot, submit(snapshot, job(instances=3, image="b", **what)))  # type: ignore[arg-type]
+
+
+def rolled_out(snapshot: Snapshot) -> Snapshot:
+    """Every step taken, each new instance healthy, each old one gone."""
+    for _ in range(50):
+        plan = plan_rollout(snapshot) or plan_pending(snapshot)
+        if plan is None:
+            return snapshot
+        snapshot = settled(after(snapshot, plan))
+    raise AssertionError(where(snapshot))
+
+
+def test_start_first_where_there_is_room() -> None:
+    """One new instance, then one old stops, then the next; never more than one above wanted."""
+    snapshot = changed(settled(submitted(ROOMY, job(instances=3))))
+    plan = planned(plan_rollout(snapshot))
+    assert [(e.slot, e.before, e.after) for e in plan.edits] == [(3, None, SlotState.RUNNING)]
+    snapshot = after(snapshot, plan)
+    assert plan_rollout(snapshot) is None, "healthy before the next"
+    snapshot = report(snapshot)
+    plan = planned(plan_rollout(snapshot))
+    assert [e.after for e in plan.edits] == [SlotState.STOPPING]
+    assert plan.edits[0].reason == "replaced by version 2, which is healthy"
+    snapshot = rolled_out(after(snapshot, plan))
+    assert {a.version for a in snapshot.instances(WEB)} == {2}
+    assert spread(snapshot) == [1, 1, 1]
+
+
+def test_stop_first_where_there_is_none() -> None:
+    """Without room for both, the new one waits in the old one's slot until the old one is gone."""
+    snapshot = changed(
+        settled(submitted(cluster(n1="2G", n2="2G", n3="2G"), job(instances=3, memory="2G"))),
+        memory="2G",
+    )
+    plan = planned(plan_rollout(snapshot))
+    old, new = plan.edits
+    assert (old.after, new.after) == (SlotState.STOPPING, SlotState.WAITING)
+    assert (old.node, old.slot) == (new.node, new.slot)
+    assert "there is no room for both" in new.reason
+    snapshot = after(snapshot, plan)
+    assert plan_rollout(snapshot) is None
+    snapshot = vacated(snapshot)
+    assert plan_rollout(snapshot) is None, "it runs, but is not healthy yet"
+    assert spread(rolled_out(report(snapshot))) == [1, 1, 1]
+
+
+def test_host_port_forces_stop_first() -> None:
+    """A host port can't be had twice on a node, however much memory there is."""
+    snapshot = changed(settled(submitted(ROOMY, job(instances=3, host_port=80))), host_port=80)
+    assert len(planned(plan_rollout(snapshot)).edits) == 2
+    assert {a.version for a in rolled_out(snapshot).instances(WEB)} == {2}
+
+
+def test_larger_version_pushes_out_as_many_as_it_takes() -> None:
+    """Two small ones stop for one large one if that is what it takes, and what lacks is filled."""
+    snapshot = settled(submitted(cluster(n1="4G", n2="4G"), job(instances=4, memory="2G")))
+    snapshot = after(snapshot, submit(snapshot, job(instances=2, memory="4G")))
+    snapshot = rolled_out(snapshot)
+    assert [a.version for a in snapshot.instances(WEB)] == [2, 2]
+
+
+def test_broken_version_stops_at_the_first() -> None:
+    """A version that never gets healthy costs nothing: all old ones keep running."""
+    snapshot = changed(settled(submitted(ROOMY, job(instances=3))))
+    snapshot = report(after(snapshot, plan_rollout(snapshot)), web_3=False)
+    assert plan_rollout(snapshot) is None
+    assert sum(a.version == 1 for a in snapshot.instances(WEB)) == 3
+
+
+def test_old_ones_without_traffic_go_at_once() -> None:
+    """Instances that are not healthy are replaced without waiting, one per step."""
+    snapshot = changed(submitted(ROOMY, job(instances=3)))
+    for left in (2, 1, 0):
+        plan = planned(plan_rollout(snapshot))
+        assert len(plan.edits) == 2
+        snapshot = after(snapshot, plan)
+        live = [a for a in snapshot.instances(WEB) if a.state is not SlotState.STOPPING]
+        assert sum(a.version == 1 for a in live) == left and len(live) == 3
+    assert plan_rollout(snapshot) is None
+
+
+def test_idle_old_one_goes_first_but_no_healthy_one_with_it() -> None:
+    """With a new one not healthy yet, only what carries no traffic may be replaced."""
+    snapshot = changed(settled(submitted(ROOMY, job(instances=3))))
+    snapshot = report(snapshot, web_1=False)
+    plan = planned(plan_rollout(snapshot))
+    assert plan.edits[0].slot == 1
+    assert plan_rollout(report(after(snapshot, plan), web_3=False)) is None
+
+
+def test_second_change_replaces_what_waits() -> None:
+    """A version that was waiting and never ran gives its place to the next one."""
+    tight = settled(submitted(cluster(n1="2G"), job(memory="2G")))
+    snapshot = after(tight, submit(tight, job(memory="2G", image="b")))
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    snapshot = after(snapshot, submit(snapshot, job(memory="2G", image="c")))
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    assert where(snapshot) == {"0": "n1 v3 waiting", "0*": "n1 v1 stopping"}
+    assert where(rolled_out(settled(snapshot))) == {"0": "n1 v3 running"}
+
+
+def test_fewer_instances_with_a_new_version() -> None:
+    """The surplus of old ones goes before anything new is started."""
+    snapshot = settled(submitted(ROOMY, job(instances=5)))
+    snapshot = after(snapshot, submit(snapshot, job(instances=2, image="b")))
+    plan = planned(plan_rollout(snapshot))
+    assert len(plan.edits) == 3 and all(e.after is SlotState.STOPPING for e in plan.edits)
+    assert len(spread(rolled_out(snapshot))) == 2
+
+
+def test_restart_replaces_every_instance_of_the_same_version() -> None:
+    """A new generation rolls like a new version."""
+    snapshot = settled(submitted(ROOMY, job(instances=3)))
+    snapshot = rolled_out(after(snapshot, plan_restart(snapshot, WEB)))
+    assert {(a.version, a.generation) for a in snapshot.instances(WEB)} == {(1, 1)}
+
+
+def test_no_job_holds_up_another() -> None:
+    """Two jobs roll side by side; the one that can't go on does not matter to the other."""
+    snapshot = settled(submitted(ROOMY, job("a", 2), job("b", 2)))
+    for name in ("a", "b"):
+        snapshot = after(snapshot, submit(snapshot, job(name, 2, image="new")))
+    plan = planned(plan_rollout(snapshot))
+    assert sorted(e.job.name for e in plan.edits) == ["a", "b"]
+    snapshot = report(after(snapshot, plan), a_2=False)
+    plan = planned(plan_rollout(snapshot))
+    assert [e.job.name for e in plan.edits] == ["b"]
+
+
+def test_scale_down_in_the_middle_keeps_the_new_ones() -> None:
+    """Of old and new alike healthy, the old ones go."""
+    snapshot = changed(settled(submitted(ROOMY, job(instances=3))))
+    snapshot = report(after(snapshot, plan_rollout(snapshot)))
+    snapshot = after(snapshot, plan_scale(snapshot, WEB, 1))
+    live = [a.version for a in snapshot.instances(WEB) if a.state is not SlotState.STOPPING]
+    assert live == [2]
+    assert plan_rollout(snapshot) is None
+
+
+def test_new_one_on_a_node_out_of_touch_is_waited_for() -> None:
+    """A last word of "healthy" from a node whose lease is gone is not enough to go on."""
+    snapshot = changed(settled(submitted(ROOMY, job(instances=3))))
+    snapshot = report(after(snapshot, plan_rollout(snapshot)))
+    (new,) = (a for a in snapshot.instances(WEB) if a.version == 2)
+    assert plan_rollout(lost(snapshot, new.node)) is None
+
+
+def test_nothing_to_roll() -> None:
+    """A job as it is wanted needs no step."""
+    assert plan_rollout(settled(submitted(ROOMY, job(instances=3)))) is None
+    assert plan_rollout(ROOMY) is None
+
+
+def test_unreadable_version_changes_nothing() -> None:
+    """A head that names a version which can't be read leaves everything as it is."""
+    snapshot = changed(settled(submitted(ROOMY, job(instances=3))))
+    record = snapshot.jobs[WEB]
+    broken = replace(record, versions={1: record.versions[1]})
+    assert plan_rollout(replace(snapshot, jobs={WEB: broken})) is None
+
+
+# Foresight ----------------------------------------------------------------------------------------
+
+
+def really(snapshot: Snapshot) -> list[tuple[str, int, int, bool]]:
+    steps = []
+    while plan := plan_rollout(snapshot):
+        steps += [(e.node, e.slot, e.version, e.before is None) for e in plan.edits]
+        snapshot = settled(after(snapshot, plan))
+    return steps
+
+
+def test_foresight_is_what_then_happens() -> None:
+    """The steps shown by `ozy plan` are those that the rollout takes if all goes well."""
+    for nodes, memory in ((ROOMY, "1G"), (cluster(n1="2G", n2="2G", n3="2G"), "2G")):
+        snapshot = settled(submitted(nodes, job(instances=3, memory=memory)))
+        plan = planned(submit(snapshot, job(instances=3, memory=memory, image="b")))
+        seen = [(e.node, e.slot, e.version, e.before is None) for e in foresee(snapshot, plan)]
+        assert seen == really(after(snapshot, plan))
+
+
+def test_plan_of_a_change_shows_all_that_will_happen() -> None:
+    """Each old instance is in `stop`, each new one in `place`, with node and reason."""
+    snapshot = settled(submitted(ROOMY, job(instances=3)))
+    document = plan_document(submit(snapshot, job(instances=3, image="b")), snapshot)
+    assert document["fits"] and document["problem"] is None and document["move"] == []
+    assert len(document["place"]) == len(document["stop"]) == 3
+    assert {p["node"] for p in document["place"]} == {"n1", "n2", "n3"}
+
+
+def test_foresight_of_a_long_rollout_is_complete() -> None:
+    """Beyond the steps that are played, the rest is still listed."""
+    big = cluster(n1="400G", n2="400G", n3="400G")
+    snapshot = settled(submitted(big, job("big", 150)))
+    document = plan_document(submit(snapshot, job("big", 150, image="b")), snapshot)
+    assert len(document["place"]) == len(document["stop"]) == 150
+    assert spread(snapshot, key("big")) == [50, 50, 50]

@@ -1,0 +1,254 @@
+"""What holds of every decision, whatever the cluster and whatever happened before."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ozymandias.core.explain import plan_document, why
+from ozymandias.core.placement import NOW_OR_SOON, Ask, place, rooms_of
+from ozymandias.core.rollout import plan_rollout
+from ozymandias.core.schedule import (
+    pending_of,
+    plan_pending,
+    plan_repair,
+    plan_restart,
+    plan_scale,
+    plan_stop,
+    plan_tidy,
+    plan_vacate,
+)
+from ozymandias.model.instance import SlotState
+from ozymandias.model.job import Job, JobKey
+from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.plan import Plan
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import parse_size
+from ozymandias.problems import Problem
+from tests.unit.core.builders import (
+    after,
+    check,
+    cluster,
+    job,
+    key,
+    lost,
+    node,
+    report,
+    returned,
+    running_pods,
+    submit,
+)
+
+STEPS_TO_CONVERGE_MAX = 400
+
+sizes = st.sampled_from(["256M", "700M", "1G", "1500M", "2G", "3G", "5G"])
+jobs = st.builds(
+    job,
+    name=st.sampled_from("abc"),
+    instances=st.integers(0, 7),
+    memory=sizes,
+    disk=st.sampled_from(["0", "0", "1G", "4G"]),
+    host_port=st.sampled_from([None, None, None, 8080, 9090]),
+    image=st.sampled_from("xyz"),
+)
+clusters = st.lists(
+    st.tuples(
+        st.sampled_from(["1G", "2G", "4G", "7G"]),
+        st.sampled_from(["2G", "10G"]),
+        st.sampled_from([False, False, False, True]),
+    ),
+    min_size=1,
+    max_size=5,
+).map(lambda made: cluster(*(node(f"n{i}", m, d, cordoned=c) for i, (m, d, c) in enumerate(made))))
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something that a person, a machine or a peer does."""
+
+    what: str
+    number: int
+    job: Job
+
+
+happenings = st.builds(
+    Happening,
+    what=st.sampled_from(
+        [
+            "submit",
+            "submit",
+            "scale",
+            "stop",
+            "restart",
+            "lose",
+            "return",
+            "repair",
+            "pending",
+            "rollout",
+            "rollout",
+            "vacate",
+            "report",
+            "tidy",
+        ]
+    ),
+    number=st.integers(0, 7),
+    job=jobs,
+)
+
+
+def some_node(snapshot: Snapshot, number: int) -> NodeName:
+    return sorted(snapshot.nodes)[number % len(snapshot.nodes)]
+
+
+def dead_nodes(snapshot: Snapshot) -> frozenset[NodeName]:
+    return frozenset(n for n, there in snapshot.nodes.items() if not there.is_alive)
+
+
+DECISIONS: dict[str, Callable[[Snapshot, Happening], Plan | Problem | None]] = {
+    "submit": lambda s, h: submit(s, h.job),
+    "scale": lambda s, h: plan_scale(s, h.job.key, h.number),
+    "stop": lambda s, h: plan_stop(s, h.job.key),
+    "restart": lambda s, h: plan_restart(s, h.job.key),
+    "repair": lambda s, h: plan_repair(s, dead_nodes(s)),
+    "pending": lambda s, h: plan_pending(s),
+    "rollout": lambda s, h: plan_rollout(s),
+    "tidy": lambda s, h: plan_tidy(s),
+    "vacate": lambda s, h: plan_vacate(s, some_node(s, h.number), running_pods(s)),
+}
+
+
+def happen(snapshot: Snapshot, event: Happening) -> Snapshot:
+    match event.what:
+        case "lose":
+            return lost(snapshot, some_node(snapshot, event.number))
+        case "return":
+            return returned(snapshot, some_node(snapshot, event.number))
+        case "report":
+            return report(snapshot, **{f"{event.job.name}_{event.number}": False})
+        case what:
+            decision = DECISIONS[what](snapshot, event)
+            assert decision == DECISIONS[what](snapshot, event), "same snapshot, same decision"
+            assert plan_document(decision, snapshot) if decision else True
+            return after(snapshot, decision) if isinstance(decision, Plan) else snapshot
+
+
+def converge(snapshot: Snapshot) -> Snapshot:
+    """All nodes are back and every new instance gets healthy: decide until nothing is to do."""
+    snapshot = returned(snapshot, *snapshot.nodes)
+    for _ in range(STEPS_TO_CONVERGE_MAX):
+        snapshot = report(snapshot)
+        plan = next(
+            (
+                plan
+                for plan in (
+                    *(plan_vacate(snapshot, n, running_pods(snapshot)) for n in snapshot.nodes),
+                    plan_rollout(snapshot),
+                    plan_pending(snapshot),
+                    plan_tidy(snapshot),
+                )
+                if plan
+            ),
+            None,
+        )
+        if plan is None:
+            return snapshot
+        assert not plan.is_empty
+        snapshot = after(snapshot, plan)
+    raise AssertionError("does not come to rest")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(clusters, st.lists(happenings, max_size=25))
+def test_every_history_is_sound_and_comes_to_rest(
+    snapshot: Snapshot, history: list[Happening]
+) -> None:
+    """No step ever breaks capacity or doubles a slot, and in the end every job is as wanted."""
+    for event in history:
+        snapshot = happen(snapshot, event)
+        check(snapshot)
+        for name in snapshot.jobs:
+            assert why(snapshot, name)
+    snapshot = converge(snapshot)
+    pending = {p.job: p.count for p in pending_of(snapshot)}
+    for name, record in snapshot.jobs.items():
+        found = list(snapshot.instances(name))
+        assert not record.head.deleting
+        assert all(a.state is SlotState.RUNNING for a in found)
+        assert len(found) + pending.get(name, 0) == record.head.wanted
+        for a in found:
+            is_current = (a.version, a.generation) == (record.head.version, record.head.restart)
+            assert is_current or not could_be_replaced(snapshot, name), "left behind"
+
+
+def could_be_replaced(snapshot: Snapshot, name: JobKey) -> bool:
+    """Whether a current instance would fit anywhere if the outdated ones were gone."""
+    record = snapshot.jobs[name]
+    assert record.current
+    rooms, demand = rooms_of(snapshot), Demand.of(record.current.job)
+    for a in snapshot.instances(name):
+        is_current = (a.version, a.generation) == (record.head.version, record.head.restart)
+        if a.node in rooms and not is_current:
+            rooms[a.node].give(a.demand, a.state)
+    return any(room.fits(demand, SlotState.RUNNING) for room in rooms.values())
+
+
+@settings(max_examples=200, deadline=None)
+@given(clusters, st.lists(jobs, max_size=4), jobs)
+def test_rejection_tells_the_truth(snapshot: Snapshot, before: list[Job], wanted: Job) -> None:
+    """The number that can be placed is what placement reaches, and each suggestion really fits."""
+    for earlier in before:
+        decision = submit(snapshot, earlier)
+        if isinstance(decision, Plan):
+            snapshot = after(snapshot, decision)
+    wanted = replace(wanted, name=key("new").name)
+    problem = submit(snapshot, wanted)
+    if not isinstance(problem, Problem):
+        return
+    demand = Demand.of(wanted)
+    ask = Ask(job=wanted.key, version=1, demand=demand)
+    reached = len(place(rooms_of(snapshot), ask, wanted.instances, {}, NOW_OR_SOON))
+    unit = {"insufficient-memory": demand.memory_bytes, "insufficient-disk": demand.disk_bytes}
+    assert problem.fields["placeable"] == reached * unit.get(problem.kind.slug, 1)
+    assert problem.fields["required"] == wanted.instances * unit.get(problem.kind.slug, 1)
+    assert {n["node"] for n in problem.fields["nodes"]} == set(snapshot.nodes)
+    assert problem.fields["suggestions"]
+    for suggestion in problem.fields["suggestions"]:
+        world, changed = follow(snapshot, wanted, suggestion["change"])
+        assert isinstance(submit(world, changed), Plan), suggestion
+
+
+def follow(snapshot: Snapshot, wanted: Job, change: dict[str, object]) -> tuple[Snapshot, Job]:
+    """The world and the job after somebody took the advice."""
+    container = wanted.containers[0]
+    for name, value in change.items():
+        if name == "numInstances":
+            wanted = replace(wanted, instances=value)
+        elif name.endswith(".memory"):
+            container = replace(container, memory_bytes=parse_size(str(value)))
+        elif name.endswith(".space"):
+            space = parse_size(str(value))
+            container = replace(
+                container, volumes=(replace(container.volumes[0], space_bytes=space),)
+            )
+        elif name == "ports":
+            container = replace(container, ports=())
+        elif name == "uncordon":
+            there = snapshot.nodes[NodeName(str(value))]
+            opened = replace(there, ledger=replace(there.ledger, is_cordoned=False))
+            snapshot = replace(snapshot, nodes={**snapshot.nodes, there.name: opened})
+        elif name == "nodes":
+            size = (str(change["memory_bytes"]), str(change["disk_bytes"]))
+            more = (node(f"more{i}", *size) for i in range(int(str(value))))
+            snapshot = replace(snapshot, nodes={**snapshot.nodes, **{n.name: n for n in more}})
+    return snapshot, replace(wanted, containers=(container,))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5))
+def test_instances_are_spread_whenever_they_can_be(nodes: int, instances: int) -> None:
+    """With room everywhere, no node has two of a job while another has none."""
+    snapshot = cluster(*(node(f"n{i}") for i in range(nodes)))
+    snapshot = after(snapshot, submit(snapshot, job(instances=instances, memory="512M")))
+    counts = [sum(a.node == n for a in snapshot.instances()) for n in snapshot.nodes]
+    assert max(counts) - min(counts) <= 1
