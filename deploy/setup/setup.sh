@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/bin/bash
 # Brings what a fresh Debian 12 machine lacks, and only that: Debian packages, a virtual environment
 # with the locked Python packages, images for demo and tests made on this machine.
 #
@@ -6,7 +6,7 @@
 # - Debian's own etcd and nginx services are kept from starting when they are installed from here;
 #   a service that was there before is left as it is.
 # - A step that was done for the same inputs is not done again (stamps hold a hash of the inputs).
-set -eu
+set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -19,7 +19,7 @@ stamped() { [ "$(cat "$1" 2>/dev/null)" = "$2" ]; }
 
 missing_packages() {
     wanted=$(sed 's/#.*//' deploy/setup/packages)
-    present=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' $wanted 2>/dev/null | sed -n 's/^installed //p')
+    present=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' $wanted 2>/dev/null | sed -n 's/^installed //p' || true)
     for package in $wanted; do
         printf '%s\n' "$present" | grep -qx "$package" || printf '%s ' "$package"
     done
@@ -73,5 +73,5 @@ fi
 # Images ------------------------------------------------------------------------------------------
 
 if [ -f deploy/images/build.py ]; then
-    as_root .venv/bin/python deploy/images/build.py
+    as_root .venv/bin/python deploy/images/build.py | sed -u '/there already$/d'
 fi
