@@ -10,7 +10,6 @@ import asyncio
 from ozymandias.api.access import Access, Peers
 from ozymandias.api.operations import Operations
 from ozymandias.core.routes import Names
-from ozymandias.core.vacate import plan_vacate
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.execution import Executor
 from ozymandias.daemon.local_pods import LocalPods
@@ -74,7 +73,6 @@ class Daemon:
             clock=clock,
             events=self.events,
             statuses=statuses,
-            vacate=plan_vacate,
         )
         scheduler = Scheduler(
             node=node,

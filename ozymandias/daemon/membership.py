@@ -29,7 +29,7 @@ from ozymandias.ports import (
     RuntimeFailed,
     Store,
 )
-from ozymandias.problems import NODE_NAME_TAKEN, Problem, ProblemError
+from ozymandias.problems import CONFIG_INVALID, NODE_NAME_TAKEN, Problem, ProblemError
 from ozymandias.store import codec, keys
 from ozymandias.store.mirror import Mirror
 from ozymandias.store.registration import Offer, ensure_format, register
@@ -53,6 +53,7 @@ class Identity:
     labels: tuple[tuple[str, str], ...] = ()
     lease_ttl_seconds: int = 15
     start_clean: bool = False
+    cluster: str = ""  # the cluster's id, where it is known before the store was asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +209,10 @@ class Membership:
 
     async def _join(self) -> Session:
         identity = self._identity
-        await ensure_format(self._store, f"{self._clock.random.getrandbits(48):012x}")
+        founder = identity.cluster or f"{self._clock.random.getrandbits(48):012x}"
+        found = await ensure_format(self._store, founder)
+        if identity.cluster and found.cluster != identity.cluster:
+            raise ProblemError(_foreign(identity, found.cluster))
         while not self._mirror.is_ready:
             await self._mirror.wait()
         if identity.start_clean and self.session is None:
@@ -315,6 +319,14 @@ def _taken(identity: Identity, presence: Presence) -> Problem:
         f"A node named {identity.name} is alive on another machine, at {presence.address}.",
         hint="Give this node another name ([node] name), or stop the other one first.",
         node=identity.name,
+    )
+
+
+def _foreign(identity: Identity, cluster: str) -> Problem:
+    return CONFIG_INVALID(
+        f"The store belongs to cluster {cluster}, this node to {identity.cluster}.",
+        hint="Check [etcd] endpoints; a node that is to join another cluster starts without its"
+        " old state_dir.",
     )
 
 

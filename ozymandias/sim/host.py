@@ -96,7 +96,7 @@ class SimHost:
         self.started_total = 0  # containers ever started: tells restarts apart
         self._wall = wall or (lambda: asyncio.get_running_loop().time())
         self._next_address = 0
-        self._listeners: set[asyncio.Event] = set()
+        self._listeners: dict[asyncio.Event, None] = {}  # in order: a set would not replay
 
     # Ground truth -------------------------------------------------------------------------------
 
@@ -219,16 +219,16 @@ class SimHost:
         container.lines.append(line)
 
     def notify(self) -> None:
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             listener.set()
 
     def listen(self) -> asyncio.Event:
         event = asyncio.Event()
-        self._listeners.add(event)
+        self._listeners[event] = None
         return event
 
     def forget(self, event: asyncio.Event) -> None:
-        self._listeners.discard(event)
+        self._listeners.pop(event, None)
 
     def _ports_in_use(self) -> set[int]:
         return {

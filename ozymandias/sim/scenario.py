@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ozymandias.core.upkeep import plan_pending
 from ozymandias.model.instance import InstanceId
-from ozymandias.model.job import JobHead
+from ozymandias.model.job import JobHead, JobKey
 from ozymandias.problems import ProblemError
 from ozymandias.sim import invariants
 from ozymandias.sim.clock import VirtualLoop
@@ -203,7 +203,7 @@ class Life:
             wrote = [e.kv.key.decode() for e in world.etcd.events(b"", before + 1)][:5]
             world.violate(f"not at rest: {world.etcd.revision - before} revisions, such as {wrote}")
 
-    def heads(self) -> dict[object, JobHead]:
+    def heads(self) -> dict[JobKey, JobHead]:
         return {
             keys.job_key(*keys.parts(key, keys.JOBS)): codec.decode(JobHead, kv.value)
             for key, kv in self.world.etcd.snapshot_kvs().items()

@@ -1,0 +1,252 @@
+"""The daemon's composition root: settings in, adapters built, loops started.
+
+SIGTERM and SIGINT end it and leave lease and pods as they are: a restart or an upgrade is no
+reason for anything to move. `ozymandias --config FILE`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import uvloop
+
+from ozymandias import __version__, telemetry
+from ozymandias.api.app import serving
+from ozymandias.api.peers import HttpPeers
+from ozymandias.core.routes import Names
+from ozymandias.daemon import config as settings
+from ozymandias.daemon.config import Config
+from ozymandias.daemon.connect import connect_store
+from ozymandias.daemon.daemon import Daemon
+from ozymandias.daemon.membership import Identity, Membership
+from ozymandias.daemon.notify import notify, watchdog_seconds
+from ozymandias.model.node import NodeName, Resources
+from ozymandias.ports import Network, NetworkFailed, Store, StoreError
+from ozymandias.problems import (
+    ALREADY_RUNNING,
+    CONFIG_INVALID,
+    EXIT_FAILED,
+    ProblemError,
+)
+from ozymandias.runtime.host import SystemClock, read_host
+from ozymandias.runtime.network import PodmanNetwork
+from ozymandias.runtime.podman import PodmanRuntime
+from ozymandias.store.registration import ensure_format
+
+PULSE_SECONDS = 5.0
+RETRY_SECONDS = 2.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="ozymandias", description="The daemon of every node.")
+    parser.add_argument("--config", type=Path, help="settings file (TOML)")
+    parser.add_argument("--version", action="version", version=f"ozymandias {__version__}")
+    arguments = parser.parse_args()
+    telemetry.configure()
+    try:
+        config = settings.load(arguments.config or _default_file())
+        with _only_one(Path(config.node.state_dir)), contextlib.suppress(KeyboardInterrupt):
+            uvloop.run(_run_until_signal(config))
+    except ProblemError as error:
+        _end(error)
+    except BaseExceptionGroup as group:
+        problems, others = group.split(ProblemError)
+        if others or problems is None:
+            raise
+        _end(_first(problems))
+
+
+def _default_file() -> Path | None:
+    return settings.DEFAULT_FILE if settings.DEFAULT_FILE.exists() else None
+
+
+def _end(error: BaseException) -> None:
+    problem = error.problem if isinstance(error, ProblemError) else None
+    hint = f" {problem.hint}" if problem and problem.hint else ""
+    print(f"ozymandias: {error}{hint}", file=sys.stderr)  # noqa: T201
+    sys.exit(problem.kind.exit_code if problem else EXIT_FAILED)
+
+
+def _first(group: BaseException) -> BaseException:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
+@contextmanager
+def _only_one(state_dir: Path) -> Iterator[None]:
+    """One daemon per state directory; the lock goes with the process, however it ends."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (state_dir / "daemon.lock").open("a")
+    except OSError as error:
+        raise ProblemError(CONFIG_INVALID(f"[node] state_dir: {error}")) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ProblemError(
+                ALREADY_RUNNING(
+                    f"Another daemon holds {state_dir}.",
+                    hint="Stop it first, or give this one another [node] state_dir.",
+                )
+            ) from error
+        yield
+
+
+async def _run_until_signal(config: Config) -> None:
+    task = asyncio.ensure_future(_run(config))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def _run(config: Config) -> None:
+    notify("STATUS=starting")
+    token = _token(config)
+    listen = settings.host_port(config.api.listen, "[api] listen")
+    clock = SystemClock()
+    store = connect_store(config.etcd)
+    peers = HttpPeers(token)
+    try:
+        cluster = config.node.cluster or await _cluster_of(store, config)
+        async with _runtime(config, cluster) as runtime, asyncio.TaskGroup() as group:
+            daemon = Daemon(
+                identity=_identity(config, cluster),
+                names=Names(domain=config.names.domain, ingress_domain=config.names.ingress_domain),
+                store=store,
+                runtime=runtime,
+                clock=clock,
+                peers=peers,
+                cluster=cluster,
+                breaker_seconds=config.node.breaker_seconds,
+            )
+            group.create_task(_make_network(_network(config, cluster)))
+            group.create_task(_pulse(daemon.membership))
+            path = config.api.socket or str(Path(config.node.state_dir) / "api.sock")
+            async with serving(
+                daemon.operations, listen=listen, token=token, socket_path=Path(path)
+            ):
+                notify("READY=1")
+                await daemon.run()
+    except OSError as error:
+        raise ProblemError(CONFIG_INVALID(f"[api] {config.api.listen}: {error}")) from error
+    finally:
+        await peers.aclose()
+        await store.aclose()
+
+
+def _token(config: Config) -> str:
+    if not config.api.token_file:
+        return ""
+    try:
+        return Path(config.api.token_file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProblemError(CONFIG_INVALID(f"[api] token_file: {error}")) from error
+
+
+def _identity(config: Config, cluster: str) -> Identity:
+    node = config.node
+    host = read_host(Path(node.state_dir), node.machine_id)
+    if not host.machine_id:
+        raise ProblemError(
+            CONFIG_INVALID("This machine has no /etc/machine-id.", hint="Set [node] machine_id.")
+        )
+    memory = settings.size(node.memory, "[node] memory") if node.memory else host.memory_bytes
+    disk = settings.size(node.disk, "[node] disk") if node.disk else host.disk_bytes
+    return Identity(
+        name=NodeName(node.name or socket.gethostname().lower()),
+        cluster=cluster,
+        machine_id=host.machine_id,
+        address=node.address,
+        api=f"http://{config.api.listen}",
+        daemon_version=__version__,
+        capacity=Resources(memory_bytes=memory, disk_bytes=disk),
+        reserve=Resources(
+            memory_bytes=settings.size(node.reserve_memory, "[node] reserve_memory"),
+            disk_bytes=settings.size(node.reserve_disk, "[node] reserve_disk"),
+        ),
+        labels=tuple(sorted(node.labels.items())),
+        lease_ttl_seconds=node.lease_ttl_seconds,
+        start_clean=node.start_clean,
+    )
+
+
+async def _cluster_of(store: Store, config: Config) -> str:
+    """The cluster's id by the store's word; kept, so that the next start need not wait for it."""
+    file = Path(config.node.state_dir) / "cluster-id"
+    with contextlib.suppress(OSError):
+        if kept := file.read_text().strip():
+            return kept
+    while True:
+        try:
+            found = (await ensure_format(store, os.urandom(6).hex())).cluster
+        except StoreError as error:
+            notify(f"STATUS=waiting for etcd: {error}")
+            telemetry.warn("store.waiting", reason=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            file.write_text(found + "\n")
+            return found
+
+
+@asynccontextmanager
+async def _runtime(config: Config, cluster: str) -> AsyncIterator[PodmanRuntime]:
+    runtime = PodmanRuntime(
+        socket=Path(config.podman.socket),
+        cluster=cluster,
+        node=config.node.name or socket.gethostname().lower(),
+        network=config.podman.network,
+        dns_server=config.podman.dns_server,
+        domain=config.names.domain,
+        volume_dir=Path(config.node.state_dir) / "volumes",
+        shared_dir=Path(config.node.shared_dir),
+    )
+    try:
+        yield runtime
+    finally:
+        await runtime.aclose()
+
+
+def _network(config: Config, cluster: str) -> PodmanNetwork:
+    return PodmanNetwork(
+        socket=Path(config.podman.socket),
+        cluster=cluster,
+        name=config.podman.network,
+        subnet=config.podman.subnet,
+    )
+
+
+async def _make_network(network: Network) -> None:
+    """Until it is there; meanwhile pods wait with that reason."""
+    while True:
+        try:
+            found = await network.ensure()
+        except NetworkFailed as error:
+            telemetry.warn("network.missing", reason=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            telemetry.log("network.ready", name=found.name, subnet=found.subnet)
+            return
+
+
+async def _pulse(membership: Membership) -> None:
+    """Measure how late the event loop wakes, and tell systemd that it does."""
+    period = min(PULSE_SECONDS, watchdog_seconds() or PULSE_SECONDS)
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + period
+        await asyncio.sleep(period)
+        telemetry.LOOP_LAG.set(max(0.0, loop.time() - due))
+        state = "member of the cluster" if membership.valid() else membership.waiting_for
+        notify("WATCHDOG=1", f"STATUS={state}")
