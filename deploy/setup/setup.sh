@@ -21,7 +21,7 @@ missing_packages() {
     wanted=$(sed 's/#.*//' deploy/setup/packages)
     present=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' $wanted 2>/dev/null | sed -n 's/^installed //p' || true)
     for package in $wanted; do
-        printf '%s\n' "$present" | grep -qx "$package" || printf '%s ' "$package"
+        grep -qx "$package" <<<"$present" || printf '%s ' "$package"
     done
 }
 
