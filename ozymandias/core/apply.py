@@ -216,9 +216,13 @@ def _check_capacity(name: NodeName, before: Ledger, after: Ledger) -> None:
                 raise AssertionError(
                     f"{name} would {what} {amount} {unit} of {getattr(limit, unit)}"
                 )
-        twice = Counter(new.host_ports) - Counter(set(new.host_ports)) - Counter(old.host_ports)
+        twice = _doubled(new.host_ports) - _doubled(old.host_ports)
         if twice:
             raise AssertionError(f"{name} would {what} host port {next(iter(twice))} twice")
+
+
+def _doubled(ports: tuple[HostPort, ...]) -> Counter[HostPort]:
+    return Counter(ports) - Counter(set(ports))
 
 
 # Jobs and claims --------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def plan_stop(snapshot: Snapshot, key: JobKey) -> Plan | Problem:
     if record.head.deleting:
         return Plan(reason=f"{key} is stopping already")
     buckets = sort_job(snapshot, key)
-    stopping = [a for a in buckets.live if a.node in snapshot.nodes]
+    stopping = sorted((*buckets.current, *buckets.outdated), key=lambda a: a.slot)
     is_over = not (buckets.live or buckets.stopping)
     return Plan(
         reason=f"{key} is stopped",

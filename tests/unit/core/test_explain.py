@@ -1,0 +1,141 @@
+"""Decisions in words, and plans as documents."""
+
+from dataclasses import replace
+
+from ozymandias.core.explain import plan_document, why
+from ozymandias.core.rollout import plan_rollout
+from ozymandias.core.schedule import plan_repair, plan_restart, plan_stop
+from ozymandias.model.node import NodeName
+from tests.unit.core.builders import (
+    WEB,
+    after,
+    cluster,
+    job,
+    key,
+    lost,
+    node,
+    report,
+    settled,
+    submit,
+    submitted,
+)
+
+THREE = cluster(n1="4G", n2="4G", n3="4G")
+
+
+def test_document_of_a_plan() -> None:
+    """Placements with node and reason; nothing else happens."""
+    document = plan_document(submit(THREE, job(instances=2)))
+    assert document["fits"] is True and document["problem"] is None
+    assert [p["instance"] for p in document["place"]] == ["web-0", "web-1"]
+    assert set(document["place"][0]) == {"instance", "node", "reason"}
+    assert document["stop"] == document["move"] == []
+
+
+def test_document_of_a_problem() -> None:
+    """A refusal carries the whole problem document."""
+    document = plan_document(submit(THREE, job(memory="9G")))
+    assert document["fits"] is False and document["place"] == []
+    assert document["problem"]["title"] == "Insufficient memory for job"
+
+
+def test_moves() -> None:
+    """What is lost on one node and placed on another is a move, not a stop and a place."""
+    snapshot = settled(submitted(THREE, job()))
+    (there,) = snapshot.instances(WEB)
+    snapshot = lost(snapshot, there.node)
+    plan = plan_repair(snapshot, frozenset({there.node}))
+    assert plan
+    document = plan_document(plan, snapshot)
+    (move,) = document["move"]
+    assert move["from"] == there.node != move["to"] and document["place"] == document["stop"] == []
+
+
+def test_stop_document() -> None:
+    """Every instance of a stopped job is listed."""
+    snapshot = settled(submitted(THREE, job(instances=2)))
+    document = plan_document(plan_stop(snapshot, WEB), snapshot)
+    assert [s["instance"] for s in document["stop"]] == ["web-0", "web-1"]
+
+
+def test_why_healthy() -> None:
+    """A job as it is wanted has little to say."""
+    snapshot = settled(submitted(cluster(n1="4G"), job()))
+    assert why(snapshot, WEB) == (
+        "web is at version 1: 1 wanted, 1 healthy.",
+        "web-0 runs on n1 and is healthy.",
+    )
+
+
+def test_why_pending() -> None:
+    """Node by node, the numbers."""
+    snapshot = cluster(node("n1", "4G"), node("n2", "2G", "1G"), node("n3", cordoned=True))
+    snapshot = settled(submitted(snapshot, job("other", memory="3G"), job(instances=0)))
+    big = job(instances=1, memory="2G", disk="5G", host_port=80)
+    record = snapshot.jobs[WEB]
+    version = replace(record.versions[1], job=big)
+    head = replace(record.head, wanted=2)
+    record = replace(record, head=head, versions={1: version})
+    assert why(replace(snapshot, jobs={**snapshot.jobs, WEB: record}), WEB) == (
+        "web is at version 1: 2 wanted, 0 healthy.",
+        "2 instances are pending: each needs 2G of memory and 5G of disk and host port 80/tcp,"
+        " and no node has that free.",
+        "  n1 is 1G of memory short (1G free)",
+        "  n2 is 4G of disk short (1G free)",
+        "  n3 is cordoned",
+    )
+
+
+def test_why_unhealthy_and_unstarted() -> None:
+    """An instance that is not healthy shows what its node said of it."""
+    snapshot = submitted(cluster(n1="4G"), job())
+    assert "web-0 on n1 has not been started yet." in why(snapshot, WEB)
+    assert "web-0 on n1 is unhealthy: connection refused" in why(report(snapshot, web_0=False), WEB)
+    assert "not reachable" in why(lost(snapshot, "n1"), WEB)[-1]
+
+
+def test_why_waiting() -> None:
+    """A waiting instance says for what: its own slot, or room that something else still holds."""
+    snapshot = settled(submitted(cluster(n1="4G"), job(memory="3G")))
+    snapshot = after(snapshot, plan_restart(snapshot, WEB))
+    assert "Next: web-0 on n1 is to stop; web-0 is to wait on n1." in why(snapshot, WEB)
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    assert "web-0 waits on n1 until web-0 of version 1 on n1 stops." in why(snapshot, WEB)
+    other = settled(submitted(cluster(n1="4G"), job("old", memory="3G")))
+    other = submitted(after(other, plan_stop(other, key("old"))), job(memory="3G"))
+    line = "web-0 waits on n1 for 3G of memory: what stops there still holds it (old-0)."
+    assert line in why(other, WEB)
+
+
+def test_why_rollout() -> None:
+    """A rollout says how far it is and what it waits for."""
+    snapshot = settled(submitted(THREE, job(instances=3)))
+    snapshot = after(snapshot, submit(snapshot, job(instances=3, image="b")))
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    lines = why(snapshot, WEB)
+    assert lines[1] == "A rollout to version 2 is under way: 1 new, 3 to be replaced."
+    assert lines[2] == "It goes on when web-3 is healthy."
+
+
+def test_why_rollout_can_not_go_on() -> None:
+    """When the new version fits nowhere any more, the old one stays and the numbers are given."""
+    snapshot = settled(submitted(cluster(n1="4G"), job(memory="2G")))
+    snapshot = after(snapshot, submit(snapshot, job(memory="4G")))
+    there = snapshot.nodes[NodeName("n1")]
+    smaller = replace(there, ledger=replace(there.ledger, reserve=there.ledger.promised.resources))
+    snapshot = replace(snapshot, nodes={there.name: smaller})
+    assert plan_rollout(snapshot) is None
+    lines = why(snapshot, WEB)
+    assert lines[2] == "It can't go on: a new instance needs 4G of memory and fits nowhere."
+    assert lines[3] == "  n1 is 4G of memory short (0B free)"
+
+
+def test_why_not_there_and_stopping() -> None:
+    """An unknown job and one that goes are named as such."""
+    assert why(THREE, WEB) == ("There is no job web.",)
+    snapshot = settled(submitted(cluster(n1="4G"), job()))
+    snapshot = after(snapshot, plan_stop(snapshot, WEB))
+    assert why(snapshot, WEB) == (
+        "web was stopped; 1 of its instances are not gone yet.",
+        "web-0 is stopping on n1.",
+    )
