@@ -27,7 +27,7 @@ READY_SECONDS_MAX = 60.0
 SUPERVISOR_SECONDS_MAX = 15.0
 DOWN_SECONDS_MAX = 15.0
 POLL_SECONDS = 0.05
-STARTS_MAX = 4  # a program that was started this often and is not there will not come
+FAILURES_MAX = 4  # a program that ended this often in a row will not come up
 LOG_TAIL_LINES = 12
 NODES_MAX = 32
 SIZE_MIN_BYTES = 64 * 2**20
@@ -226,15 +226,15 @@ def _wait_ready(cluster: LocalCluster) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _raise_if_hopeless(cluster: LocalCluster) -> None:
+def _raise_if_hopeless(cluster: LocalCluster, only: str = "") -> None:
     try:
         status = reach.ask_supervisor(cluster, do="status")
     except OSError as error:
         raise ProblemError(_failed(cluster, "supervisor", f"No supervisor: {error}")) from error
     for program in status["programs"]:
-        if program["starts"] >= STARTS_MAX and program["last_exit"]:
-            name = program["name"]
-            text = f"{name} was started {program['starts']} times and ended: {program['last_exit']}"
+        name = program["name"]
+        if only in ("", name) and program["failures"] >= FAILURES_MAX:
+            text = f"{name} ended {program['failures']} times in a row: {program['last_exit']}"
             raise ProblemError(_failed(cluster, name, text))
 
 
@@ -362,9 +362,9 @@ def start_node(state_dir: Path, name: str) -> float:
     reach.ask_supervisor(cluster, do="start", node=name)
     while not (
         reach.is_node_ready(cluster, name)
-        and name in {row["name"] for row in reach.nodes(cluster) if row.get("state") != "dead"}
+        and name in {row["name"] for row in reach.nodes(cluster) if row["state"] == "ready"}
     ):
-        _raise_if_hopeless(cluster)
+        _raise_if_hopeless(cluster, only=name)
         if time.monotonic() - started > READY_SECONDS_MAX:
             text = f"Node {name} is not ready after {READY_SECONDS_MAX:.0f} s"
             raise ProblemError(_failed(cluster, name, text))

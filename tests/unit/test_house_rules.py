@@ -80,11 +80,14 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{where(path, node.lineno)}: relative import"
             assert node.module is not None
-            if node.module == "ozymandias":
-                for alias in node.names:
-                    yield node.lineno, f"ozymandias.{alias.name}"
-            else:
-                yield node.lineno, node.module
+            for alias in node.names:
+                yield node.lineno, _module_named(f"{node.module}.{alias.name}") or node.module
+
+
+def _module_named(dotted: str) -> str | None:
+    """`from package import name` may mean a module; None when the name is not one of ours."""
+    path = ROOT / dotted.replace(".", "/")
+    return dotted if path.with_suffix(".py").exists() or path.is_dir() else None
 
 
 def test_imports_follow_the_arrows() -> None:
