@@ -13,7 +13,7 @@ from types import MappingProxyType
 from ozymandias.core import health as healths
 from ozymandias.core.health import STOPPED, Health, HealthState
 from ozymandias.core.restart import Again, backoff, decide
-from ozymandias.model.instance import InstanceStatus
+from ozymandias.model.instance import InstanceStatus, SlotState
 from ozymandias.model.job import Container
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, Pod, PodId
 
@@ -110,6 +110,10 @@ def take_in(
             after = _seen(before, pod.id, container, seen, now=now, wall=wall)
             if after is not before:
                 memory = memory.with_run(container.name, after)
+    if memory.trouble and memory.goal == SlotState.RUNNING and observed.is_complete:
+        runs = [memory.run(container.name) for container in pod.containers]
+        if all(run.is_running or run.is_completed for run in runs):
+            return succeeded(memory)  # the call that failed, or never answered, did its work
     return memory
 
 

@@ -153,6 +153,12 @@ class Worker:
         memory = self._local.memory(action.pod)
         now = self._clock.boot()
         self._update(action.pod, memories.began(memory, action.container, now))
+        # In the books too: a listing that was under way meanwhile leaves this pod as we know it.
+        seen = self._local.observed.get(action.pod)
+        if seen is not None:
+            running = ObservedContainer(name=action.container, state=ContainerState.RUNNING)
+            containers = tuple(running if c.name == running.name else c for c in seen.containers)
+            self._local.observed[action.pod] = replace(seen, containers=containers)
 
     def _book_failure(self, action: Action, error: RuntimeFailed) -> None:
         trouble = _trouble(action, error)
