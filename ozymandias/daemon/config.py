@@ -70,6 +70,10 @@ class NamesConfig:
 class IngressConfig:
     listen: str = "127.0.0.1:8080"
     status_listen: str = ""  # host:port of /healthz and /metrics; "" means none
+    trusted_proxies: tuple[str, ...] = ()  # networks whose X-Forwarded-* are believed
+    body_max: str = ""  # of a request, e.g. "100M"; "" means none
+    connections_max: int = 16384
+    connections_per_address_max: int = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
