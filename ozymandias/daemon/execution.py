@@ -88,6 +88,7 @@ class Executor:
         self._list_at = 0.0  # when to list the runtime's pods (again); Clock.boot()
         self._list_failures = 0
         self._is_seeing = False  # the last listing succeeded; otherwise nothing is done
+        self._unseen: set[PodId] = set()  # worked on since the last listing began
         self._signature: _Signature = ()
         self._is_behind = False  # the mirror has yet to show our own last write
         self._committed = 0
@@ -157,17 +158,19 @@ class Executor:
         self._take_in(snapshot, now)
         look_at = self._drain(now) if session else None
         self._worker.cancel_pulls(self._is_to_run)
-        local, busy = self._local, frozenset(self._worker.busy)
+        local = self._local
         agenda = reconcile(
             local.wanted.values(),
             local.observed,
             local.memories,
             now,
             has_session=session is not None,
-            busy=busy,
+            busy=self._unseen,
         )
+        self._settle({action.pod for action in agenda.actions}, now)
         for pod, actions in itertools.groupby(_by_pod(agenda.actions), key=lambda a: a.pod):
             self._worker.busy.add(pod)
+            self._unseen.add(pod)
             group.create_task(self._work(pod, tuple(actions)))
         local.is_known = True
         for wake in (local.statuses, local.probing, self._vacating):
@@ -179,7 +182,10 @@ class Executor:
         return max(session.revision if session else 0, self._committed)
 
     async def _list(self) -> None:
-        """Observe the runtime. What is being worked on stays as it is in our books."""
+        """Observe the runtime. What is being worked on stays as it is in our books.
+
+        Also what is done before the answer is here: the answer may be older than the work.
+        """
         busy = frozenset(self._worker.busy)
         self._list_at = self._clock.boot() + RELIST_SECONDS
         try:
@@ -197,6 +203,7 @@ class Executor:
         kept = {pod: seen for pod, seen in self._local.observed.items() if pod in busy}
         fresh = {seen.id: seen for seen in found if seen.id not in busy}
         self._local.observed = kept | fresh
+        self._unseen = set(busy)
         self._is_seeing = True
 
     def _set_degraded(self, reason: str) -> None:
@@ -240,14 +247,14 @@ class Executor:
         local, wall = self._local, self._clock.wall()
         told = {pod_id(a): snapshot.status(a) for a in local.assigned}
         known: dict[PodId, memories.PodMemory] = {}
-        for pod in sorted(local.wanted.keys() | local.observed.keys() | self._worker.busy):
+        for pod in sorted(local.wanted.keys() | local.observed.keys() | self._unseen):
             want, seen, memory = (
                 local.wanted.get(pod),
                 local.observed.get(pod),
                 local.memories.get(pod),
             )
             spec = want.pod if want else None
-            if pod not in self._worker.busy and seen is not None and spec is not None:
+            if pod not in self._unseen and seen is not None and spec is not None:
                 if memory is None or memory.goal == GONE:
                     memory = memories.recall(spec, seen, told.get(pod), now=now, wall=wall)
                 else:
@@ -257,6 +264,13 @@ class Executor:
             goal = str(want.state) if want else GONE
             known[pod] = memories.aim(memory or memories.NOTHING, goal)
         local.memories = known
+
+    def _settle(self, acted_upon: set[PodId], now: float) -> None:
+        """A failed attempt is forgotten once there is nothing left to attempt."""
+        for pod, memory in self._local.memories.items():
+            is_over = memory.trouble and memory.retry_at <= now
+            if is_over and pod not in acted_upon and pod not in self._unseen:
+                self._local.memories[pod] = memories.succeeded(memory)
 
     def _drain(self, now: float) -> float | None:
         """Let pods that are to stop leave names and routes first; the time to look again."""
