@@ -30,25 +30,30 @@ class Census:
 
 
 def census(snapshot: Snapshot) -> Census:
-    live: dict[JobKey, int] = {}
+    """Counted group by group, never instance by instance: this runs on every change."""
+    counts: dict[JobKey, list[int]] = {}
     outdated: set[JobKey] = set()
     stopping = SlotState.STOPPING
-    jobs = snapshot.jobs
+    heads = {key: record.head for key, record in snapshot.jobs.items()}
     for (_, key), assignment in snapshot.assignments.items():
-        record = jobs.get(key)
+        head = heads.get(key)
+        live = 0
         for group in assignment.groups:
             if group.state is stopping:
                 continue
-            live[key] = live.get(key, 0) + len(group.slots)
-            if record is not None:
-                head = record.head
-                if (
-                    group.version != head.version
-                    or group.generation != head.restart
-                    or group.uid != head.uid
-                ):
-                    outdated.add(key)
-    return Census(live=live, outdated=frozenset(outdated))
+            live += len(group.slots.numbers)
+            if head is not None and (
+                group.version != head.version
+                or group.generation != head.restart
+                or group.uid != head.uid
+            ):
+                outdated.add(key)
+        found = counts.get(key)
+        if found is None:
+            counts[key] = [live]
+        else:
+            found[0] += live
+    return Census(live={key: live for key, (live,) in counts.items()}, outdated=frozenset(outdated))
 
 
 @dataclass(slots=True, kw_only=True)

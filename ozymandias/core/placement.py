@@ -110,11 +110,13 @@ class Room:
         if state is not SlotState.WAITING:
             self.memory_held += sign * demand.memory_bytes
             self.disk_held += sign * demand.disk_bytes
-            _update(self.ports_held, demand.host_ports, sign)
+            if demand.host_ports:
+                _update(self.ports_held, demand.host_ports, sign)
         if state is not SlotState.STOPPING:
             self.memory_promised += sign * demand.memory_bytes
             self.disk_promised += sign * demand.disk_bytes
-            _update(self.ports_promised, demand.host_ports, sign)
+            if demand.host_ports:
+                _update(self.ports_promised, demand.host_ports, sign)
 
 
 def _update(ports: set[HostPort], changed: Iterable[HostPort], sign: int) -> None:

@@ -152,21 +152,22 @@ def _place_all(
     snapshot: Snapshot, job: Job, head: JobHead, buckets: Buckets
 ) -> tuple[Edit, ...] | Problem:
     """Every instance that is missing, or the problem that keeps one of them from being placed."""
-    rooms, demand, key = rooms_of(snapshot), Demand.of(job), job.key
-    missing = head.wanted - len(buckets.live)
-    ask = Ask(job=key, version=head.version, demand=demand)
-    placed = place(rooms, ask, missing, per_node(buckets.current), NOW_OR_SOON)
-    if len(placed) < missing:
-        attempt = Attempt(
-            snapshot=snapshot,
-            job=job,
-            demand=demand,
-            rooms=rooms_of(snapshot),
-            wanted=head.wanted,
-            kept=len(buckets.live),
-            can_change_job=key not in snapshot.jobs,
-        )
+    attempt = Attempt(
+        snapshot=snapshot,
+        job=job,
+        demand=Demand.of(job),
+        rooms=rooms_of(snapshot),
+        wanted=head.wanted,
+        kept=len(buckets.live),
+        can_change_job=job.key not in snapshot.jobs,
+    )
+    if not attempt.fits():
         return reject(attempt)
+    key, demand = attempt.key, attempt.demand
+    ask = Ask(job=key, version=head.version, demand=demand)
+    missing = attempt.wanted - attempt.kept
+    placed = place(attempt.rooms, ask, missing, per_node(buckets.current), NOW_OR_SOON)
+    assert len(placed) == missing, "placed fewer than fit"
     slots = free_slots(buckets.used_slots())
     return tuple(new_instance(key, head, next(slots), demand, p) for p in placed)
 

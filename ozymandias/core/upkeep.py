@@ -20,7 +20,7 @@ from ozymandias.core.buckets import (
 from ozymandias.core.edits import new_instance, step
 from ozymandias.core.fitting import shortfall
 from ozymandias.core.placement import NOW, RUNNING, Ask, Room, Rooms, place, rooms_of
-from ozymandias.model.instance import Assigned, SlotState
+from ozymandias.model.instance import Assigned, SlotState, instances_of
 from ozymandias.model.job import JobHead, JobKey, JobRecord
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, JobChange, Pending, Plan
@@ -148,7 +148,8 @@ def plan_repair(snapshot: Snapshot, dead: frozenset[NodeName]) -> Plan | None:
     decide the rollout. What does not fit is pending, and then it is the current version's turn.
     """
     gone = frozenset(n for n in dead if n in snapshot.nodes and not snapshot.nodes[n].is_alive)
-    lost = [a for node in sorted(gone) for a in snapshot.instances_on(node)]
+    there = sorted(pair for pair in snapshot.assignments if pair[0] in gone)
+    lost = [a for pair in there for a in instances_of(snapshot.assignments[pair])]
     if not lost:
         return None
     edits = [step(a, None, f"{a.node} was lost") for a in lost]
@@ -158,13 +159,15 @@ def plan_repair(snapshot: Snapshot, dead: frozenset[NodeName]) -> Plan | None:
             lost_live.setdefault(assigned.job, []).append(assigned)
     remaining = {k: n - len(lost_live.get(k, ())) for k, n in census(snapshot).live.items()}
     rooms = rooms_of(snapshot)
+    assignments = assignments_by_job(snapshot, lost_live)
     pending: list[Pending] = []
     for key in _starved_first(snapshot, remaining):
         if key not in lost_live:
             continue
         record = snapshot.jobs[key]
         missing = record.head.wanted - remaining.get(key, 0)
-        moved = _move(snapshot, record, lost_live[key], rooms, gone, missing)
+        survivors = sort_job(snapshot, key, [a for a in assignments[key] if a.node not in gone])
+        moved = _move(record, lost_live[key], survivors, rooms, missing)
         edits += moved
         if len(moved) < missing:
             pending.append(_pending(snapshot, record, missing - len(moved), rooms))
@@ -174,19 +177,10 @@ def plan_repair(snapshot: Snapshot, dead: frozenset[NodeName]) -> Plan | None:
 
 
 def _move(
-    snapshot: Snapshot,
-    record: JobRecord,
-    lost: list[Assigned],
-    rooms: Rooms,
-    gone: frozenset[NodeName],
-    missing: int,
+    record: JobRecord, lost: list[Assigned], survivors: Buckets, rooms: Rooms, missing: int
 ) -> list[Edit]:
     """Replacements for lost instances of one job, the current ones first."""
-    survivors = [
-        a for a in assignments_by_job(snapshot, (record.key,))[record.key] if a.node not in gone
-    ]
-    buckets = sort_job(snapshot, record.key, survivors)
-    used, apart_from = buckets.used_slots(), per_node(buckets.live)
+    used, apart_from = survivors.used_slots(), per_node(survivors.live)
     chosen = sorted(lost, key=lambda a: (not is_current(a, record.head), a.slot))[:missing]
     fresh = free_slots(used | {a.slot for a in lost})
     edits: list[Edit] = []
@@ -223,13 +217,17 @@ def _by_version(
 
 def plan_tidy(snapshot: Snapshot) -> Plan | None:
     """End a stopped job whose last instance is gone; forget versions that nobody names any more."""
-    named: dict[JobKey, set[int]] = {}
-    for (_, key), assignment in snapshot.assignments.items():
-        named.setdefault(key, set()).update(group.version for group in assignment.groups)
-    for key, record in sorted(snapshot.jobs.items()):
-        over = record.head.deleting and key not in named
+    worth_a_look = [
+        key
+        for key, record in sorted(snapshot.jobs.items())
+        if record.head.deleting or len(record.versions) > VERSIONS_KEPT
+    ]
+    assignments = assignments_by_job(snapshot, worth_a_look)
+    for key in worth_a_look:
+        record, found = snapshot.jobs[key], assignments[key]
+        over = record.head.deleting and not found
         kept = {*sorted(record.versions)[-VERSIONS_KEPT:], record.head.version}
-        kept |= named.get(key, set())
+        kept |= {group.version for assignment in found for group in assignment.groups}
         forgotten = tuple(sorted(set(record.versions) - kept))
         if over or forgotten:
             return Plan(
