@@ -38,7 +38,7 @@ class EtcdCluster:
         self.directory = Path(tempfile.mkdtemp(prefix="etcd-test-", dir=parent))
         self._options = tuple(options)
         self._ctl_options = tuple(ctl_options)
-        self._scheme = scheme
+        self._token = self.directory.name
         ports = _free_ports(3 * members)
         self._client, self._peer = ports[:members], ports[members : 2 * members]
         self._metrics = ports[2 * members :]
@@ -91,10 +91,21 @@ class EtcdCluster:
     def resume(self, member: int) -> None:
         self._signal(member, signal.SIGCONT)
 
-    def restart(self, member: int) -> None:
-        """With the data it had; returns when it follows a leader."""
+    def restart(self, member: int, *, wait: bool = True) -> None:
+        """With the data it had; waits until those that run follow a leader."""
         self.kill(member)
         self._spawn(member)
+        if wait:
+            self.wait_ready()
+
+    def replace(self, *, token: str = "") -> None:
+        """Begin again with empty data, as a cluster of another id if the token differs."""
+        for member in range(len(self._processes)):
+            self.kill(member)
+            shutil.rmtree(self.directory / f"m{member}", ignore_errors=True)
+        self._token = token or self._token
+        for member in range(len(self._processes)):
+            self._spawn(member)
         self.wait_ready()
 
     def leader(self) -> int:
@@ -144,7 +155,7 @@ class EtcdCluster:
             f"--listen-peer-urls={peers[member]}",
             f"--initial-advertise-peer-urls={peers[member]}",
             f"--initial-cluster={','.join(f'm{i}={url}' for i, url in enumerate(peers))}",
-            f"--initial-cluster-token={self.directory.name}",
+            f"--initial-cluster-token={self._token}",
             f"--listen-metrics-urls=http://127.0.0.1:{self._metrics[member]}",
             "--logger=zap",
             "--log-level=warn",

@@ -242,8 +242,8 @@ class Calls:
 
     def _metadata(self, method: Method) -> tuple[tuple[str, str], ...]:
         leader = () if method in (STALE_RANGE, STATUS) else (NEEDS_LEADER,)
-        token = (("token", self._token),) if self._token else ()
-        return leader + token
+        has_token = self._token and method is not AUTHENTICATE  # which refuses an old one
+        return (*leader, ("token", self._token)) if has_token else leader
 
     async def _is_connected(self, member: int, seconds: float) -> bool:
         """Known before a write is handed to gRPC: what was never sent is not ambiguous."""

@@ -19,6 +19,7 @@ from ozymandias.ports import (
     Lease,
     LeaseLost,
     Listing,
+    Op,
     Put,
     Store,
     Txn,
@@ -218,7 +219,7 @@ class StoreContract:
         """A transaction that etcd refuses as such is Invalid and leaves no trace."""
         a = prefix + b"a"
         before = await put(store, a, b"1")
-        refused = [
+        refused: list[tuple[Op, ...]] = [
             (Put(a, b"2"), Put(a, b"3")),
             (Put(a, b"2"), Delete(prefix, prefix_end(prefix))),
             (Put(a, b"2"), Txn((), (Put(a, b"3"),))),
