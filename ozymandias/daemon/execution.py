@@ -121,7 +121,7 @@ class Executor:
         while True:
             try:
                 async for _ in self._runtime.changes():
-                    settle = SETTLE_SECONDS if self._worker.busy else 0.0
+                    settle = SETTLE_SECONDS if self._local.busy else 0.0
                     self._list_soon(settle)
             except RuntimeFailed as error:
                 warn("runtime.changes_lost", reason=str(error))
@@ -169,7 +169,7 @@ class Executor:
         )
         self._settle({action.pod for action in agenda.actions}, now)
         for pod, actions in itertools.groupby(_by_pod(agenda.actions), key=lambda a: a.pod):
-            self._worker.busy.add(pod)
+            self._local.busy.add(pod)
             self._unseen.add(pod)
             group.create_task(self._work(pod, tuple(actions)))
         local.is_known = True
@@ -186,7 +186,7 @@ class Executor:
 
         Also what is done before the answer is here: the answer may be older than the work.
         """
-        busy = frozenset(self._worker.busy)
+        busy = frozenset(self._local.busy)
         self._list_at = self._clock.boot() + RELIST_SECONDS
         try:
             found = await self._runtime.list_pods()
@@ -299,7 +299,7 @@ class Executor:
         except Abandoned as why:
             log("work.abandoned", pod=pod.name, reason=str(why))
         finally:
-            self._worker.busy.discard(pod)
+            self._local.busy.discard(pod)
             self._list_soon()
 
     def _may_begin(self, pod: PodId) -> str:
@@ -361,7 +361,7 @@ class Executor:
         return plan is not None and not plan.is_empty
 
     def _decide_vacate(self, snapshot: Snapshot) -> Plan | None:
-        present = frozenset(self._local.observed.keys() | self._worker.busy)
+        present = frozenset(self._local.observed.keys() | self._local.busy)
         return plan_vacate(snapshot, self._node, present)
 
 

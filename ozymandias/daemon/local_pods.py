@@ -40,6 +40,7 @@ class LocalPods:
         self.wanted: dict[PodId, Wanted] = {}
         self.observed: dict[PodId, ObservedPod] = {}
         self.memories: dict[PodId, PodMemory] = {}
+        self.busy: set[PodId] = set()  # pods being worked on
         self.is_known = False  # the runtime was listed, and assignments were read
         self.execution = Wake()
         self.probing = Wake()

@@ -155,8 +155,8 @@ class StatusWriter:
             if want is not None and want.state is not assigned.state:
                 continue  # the very same pod stops before it runs again
             spec = want.pod if want else None
-            status = self._status(assigned, pod, spec)
-            computed[pod] = (self._inputs(assigned, pod, spec), status)
+            computed[pod] = self._status(assigned, pod, spec)
+            status = computed[pod][1]
             wish = wishes.setdefault(assigned.job, Wish())
             wish.instances[assigned.slot] = status
             if status.healthy and status.address and spec is not None:
@@ -165,14 +165,17 @@ class StatusWriter:
         self._computed = computed
         return wishes
 
-    def _inputs(self, assigned: Assigned, pod: PodId, spec: Pod | None) -> _Inputs:
-        return (assigned, spec, self._local.observed.get(pod), self._local.memory(pod))
-
-    def _status(self, assigned: Assigned, pod: PodId, spec: Pod | None) -> InstanceStatus:
-        inputs = self._inputs(assigned, pod, spec)
+    def _status(
+        self, assigned: Assigned, pod: PodId, spec: Pod | None
+    ) -> tuple[_Inputs, InstanceStatus]:
+        """What to say of an instance, and what it was made of: the same is not made again."""
+        memory = self._local.memory(pod)
+        inputs = (assigned, spec, self._local.observed.get(pod), memory)
         before = self._computed.get(pod)
-        if before is not None and before[0] == inputs:
-            return before[1]
+        if before is not None:
+            is_in_work = pod in self._local.busy and not memory.is_pulling
+            if before[0] == inputs or (is_in_work and before[0][0] == assigned):
+                return before  # half-way steps would only be in the way of what comes of them
         status = status_of(*inputs)
         last = before[1] if before else self._last_written(pod)
         is_same_state = last is not None and last.state is status.state
@@ -187,7 +190,7 @@ class StatusWriter:
             self._events.emit(
                 f"instance.{status.state}", reason, job=assigned.job, instance=instance
             )
-        return status
+        return inputs, status
 
     def _last_written(self, pod: PodId) -> InstanceStatus | None:
         written = self._written.get(pod.key)

@@ -47,7 +47,6 @@ class Worker:
         self._pulls = asyncio.Semaphore(AT_ONCE_MAX)
         self._starts = asyncio.Semaphore(AT_ONCE_MAX)
         self._stops = asyncio.Semaphore(AT_ONCE_MAX)
-        self.busy: set[PodId] = set()  # pods being worked on
         self._pulling: dict[PodId, asyncio.Timeout] = {}
 
     async def perform(self, pod: PodId, actions: tuple[Action, ...]) -> None:
