@@ -100,7 +100,7 @@ def _differences(wish: local.Wish, cluster: state.LocalCluster) -> list[str]:
     return [
         f"{option} is {has}, not {asked}"
         for option, asked, has in pairs
-        if asked != has
+        if asked not in (has, 0)
         and given(option.removeprefix("--").replace("-", "_"))
         is click.core.ParameterSource.COMMANDLINE
     ]
