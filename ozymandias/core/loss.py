@@ -7,7 +7,8 @@ reasons to hold back (the mass-loss breaker), each for the same time:
 - two or more, and over half, of the nodes expected are missing: from when each was first missed;
 - this daemon never saw the node alive: from the daemon's own start.
 
-Expected is a node that is alive or holds assignments, by the store's word and not from memory.
+Expected is a node that is alive or holds assignments, by the store's word and not from memory;
+and one that went missing a short while ago, whose work may have been moved already.
 """
 
 from collections.abc import Mapping, Set
@@ -41,8 +42,15 @@ def judge_loss(
     missing = holding - alive
     if not missing:
         return Loss()
-    expected = len(holding | alive)
-    is_mass = len(missing) >= 2 and 2 * len(missing) > expected
+    # Leases of one bad moment lapse one after the other: who went just before counts as well.
+    recent = {
+        node
+        for node, since in missing_since.items()
+        if node in seen_alive and node not in alive and now - since < breaker_seconds
+    }
+    expected = len(holding | alive | recent)
+    away = len(missing | recent)
+    is_mass = away >= 2 and 2 * away > expected
 
     def due(node: NodeName) -> float:
         since = missing_since.get(node, now)

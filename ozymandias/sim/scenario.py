@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ozymandias.core.upkeep import plan_pending
+from ozymandias.daemon.scheduling import propose
 from ozymandias.model.instance import InstanceId
 from ozymandias.model.job import JobHead, JobKey
 from ozymandias.problems import ProblemError
@@ -23,6 +23,7 @@ from ozymandias.store import codec, keys
 
 TROUBLE_SECONDS = 120.0
 CONVERGE_SECONDS = 240.0  # back-off of failed creations and the breaker included
+SETTLE_SECONDS = 10.0  # events and statuses of the last steps are still being written
 REST_SECONDS = 60.0
 
 
@@ -197,6 +198,7 @@ class Life:
             for line in self.differences():
                 world.say(f"  {line}")
             return
+        await asyncio.sleep(SETTLE_SECONDS)
         before = world.etcd.revision
         await asyncio.sleep(REST_SECONDS)
         if world.etcd.revision != before:
@@ -225,21 +227,13 @@ class Life:
                 found.append(f"{key} is still there though it was stopped")
             if len(slots) > head.wanted:
                 found.append(f"{key} has {len(slots)} instances of {head.wanted}")
-        if self._has_room_for_pending():
-            found.append("an instance is pending though it would fit")
+        found += self._proposals()
         healthy = world.healthy()
         found += [f"{i} is not healthy" for i in assigned if i not in healthy]
         found += [f"{i} is healthy and not assigned" for i in healthy if i not in assigned]
         assignments = invariants.read_assignments(kvs).values()
         if any(g.state != "running" for a in assignments for g in a.groups):
             found.append("something is still waiting or stopping")
-        if any(
-            g.version != heads[a.job].version
-            for a in assignments
-            for g in a.groups
-            if a.job in heads
-        ):
-            found.append("an instance has an old version")
         wanted = {(node, instance) for instance, node in assigned.items()}
         really = {
             (name, InstanceId(pod.key, pod.slot))
@@ -253,7 +247,8 @@ class Life:
             found.append(f"{records} DNS records for {len(healthy)} healthy instances")
         return found
 
-    def _has_room_for_pending(self) -> bool:
-        """Whether the scheduler itself would place something now."""
+    def _proposals(self) -> list[str]:
+        """What the scheduler itself would still do: at rest, nothing."""
         daemons = [m.daemon for m in self.world.machines.values() if m.daemon]
-        return any(plan_pending(daemon.mirror.snapshot()) for daemon in daemons)
+        proposals = (propose(d.mirror.snapshot(), frozenset()) for d in daemons)
+        return [f"{p.what} is still to be done" for p in proposals if p]
