@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from ozymandias.core.routes import Names
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
+from ozymandias.model.plan import Plan
 from ozymandias.ports import Ambiguous, Clock, LeaseLost, Runtime, RuntimeFailed, StoreError
 from ozymandias.problems import (
     OUTCOME_UNKNOWN,
@@ -67,6 +68,8 @@ class Access:
     # Returns when this daemon is a member of the cluster; raises STORE_UNAVAILABLE when not.
     session: Callable[[], None]
     peers: Peers
+    # Tells each step of a committed plan with its reason.
+    narrate: Callable[[Plan], None] = lambda plan: None
 
 
 @contextmanager

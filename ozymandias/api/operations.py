@@ -81,7 +81,7 @@ class Operations:
         elif isinstance(decision, Problem):
             version = snapshot.last_versions.get(job.key, 0) + 1
         return {
-            **plan_document(decision),
+            **plan_document(decision, snapshot),
             "job": job.name,
             "namespace": job.namespace,
             "version": version,
@@ -100,7 +100,8 @@ class Operations:
         wanted = instances
         self._record(key)
         committed = await self._commit(lambda snapshot: plan_scale(snapshot, key, wanted))
-        self._report("job.scaled", committed, key, f"scaled to {wanted} instances", by)
+        what = f"scaled to {wanted} instance{'s' * (wanted != 1)}"
+        self._report("job.scaled", committed, key, what, by)
         return self._changed(committed, key)
 
     async def stop(self, key: JobKey, *, by: str = "") -> Document:
@@ -172,6 +173,7 @@ class Operations:
             return
         reason = what + (f" by {by}" if by else "") + (f": {message}" if message else "")
         self._access.emit(kind, reason, job=key)
+        self._access.narrate(committed.plan)
 
     # Reading ------------------------------------------------------------------------------------
 

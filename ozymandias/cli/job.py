@@ -48,7 +48,8 @@ def _submitted(change: Document) -> str:
         return f"{name} is unchanged at version {change['version']}."
     plan = change["plan"]
     parts = [f"{len(plan[verb])} to {verb}" for verb in ("place", "stop", "move") if plan[verb]]
-    return f"{name} version {change['version']} submitted: {', '.join(parts) or 'nothing to move'}."
+    follows = ", ".join(parts) or "instances are replaced one at a time"
+    return f"{name} version {change['version']} submitted: {follows}."
 
 
 @click.command()

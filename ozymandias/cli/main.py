@@ -46,7 +46,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
         (
             ("up", "cluster", "up", "Start a cluster on this machine."),
             ("down", "cluster", "down", "Remove the cluster that `ozy up` made."),
-            ("node", "cluster", "node", "Stop or start one node of a local cluster."),
+            ("node", "cluster", "node", "Stop or start one node of a cluster on this machine."),
             ("doctor", "cluster", "doctor", "Find out what is missing or wrong."),
             ("context", "about", "context", "Choose which cluster to talk to."),
             ("version", "about", "version", "Print the versions of ozy and of the cluster."),

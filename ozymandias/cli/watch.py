@@ -120,12 +120,12 @@ class Watch:
 
         self._display.close()
         first = bad[0]
+        look = f"ozy {'logs' if first['restarts'] else 'why'} {first['instance']}"
         said = "; ".join(f"{row['instance']} on {row['node']}: {row['reason']}" for row in bad[:3])
         raise ProblemError(
             DEPLOY_FAILED(
                 f"{self._name} version {status['version']}: {said}",
-                hint=f"`ozy logs {first['instance']}` shows what it wrote;"
-                f" `ozy stop {self._name}` removes the job.",
+                hint=f"`{look}` tells more; `ozy stop {self._name}` removes the job.",
                 job=status["job"],
                 namespace=status["namespace"],
                 version=status["version"],
@@ -211,7 +211,7 @@ class Live(Silent):
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._height = 0
+        self._drawn: list[str] = []
         self._note = ""
 
     def draw(self, headline: str, rows: list[Document]) -> None:
@@ -235,11 +235,14 @@ class Live(Silent):
         self._note = f"  {text}"
 
     def _put(self, lines: list[str]) -> None:
-        up = f"\x1b[{self._height}A" if self._height else ""
+        """Over the block drawn before; nothing is written when nothing is different."""
+        if lines == self._drawn:
+            return
+        up = f"\x1b[{len(self._drawn)}A" if self._drawn else ""
         body = "".join(f"\x1b[2K{line}\n" for line in lines)
         sys.stdout.write(f"{up}\r{body}\x1b[J")
         sys.stdout.flush()
-        self._height = len(lines)
+        self._drawn = lines
 
 
 def _display(quiet: bool) -> Silent:

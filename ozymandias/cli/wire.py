@@ -140,14 +140,11 @@ def _connect(endpoint: str, timeout: float) -> tuple[socket.socket, str]:
         scheme, rest = "http", endpoint
     try:
         if scheme == "unix":
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.settimeout(timeout)
-            sock.connect(rest)
-            return sock, "localhost"
+            return _connect_unix(rest, timeout), "localhost"
         authority = rest.split("/", 1)[0]
         name, _, port = authority.rpartition(":")
         address = (name.strip("[]"), int(port)) if name else (authority, 443)
-        sock = socket.create_connection(address, timeout=timeout)
+        sock = socket.create_connection(_encoded(address), timeout=timeout)
         if scheme == "https":
             import ssl
 
@@ -155,6 +152,23 @@ def _connect(endpoint: str, timeout: float) -> tuple[socket.socket, str]:
         return sock, authority
     except (OSError, ValueError, OverflowError) as error:
         raise ConnectFailed(_said(error)) from error
+
+
+def _connect_unix(path: str, timeout: float) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(path)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _encoded(address: tuple[str, int]) -> tuple[str, int]:
+    """An ASCII host as bytes: given text, the socket module would load its IDNA tables."""
+    host, port = address
+    return (host.encode(), port) if host.isascii() else address  # type: ignore[return-value]
 
 
 def _said(error: Exception) -> str:

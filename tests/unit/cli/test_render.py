@@ -1,0 +1,121 @@
+"""Text for people: aligned, cut on terminals only, and never steering the terminal."""
+
+import io
+
+import pytest
+
+from ozymandias.cli.complain import problem_text
+from ozymandias.cli.job import urls
+from ozymandias.cli.render import clean, paint, table
+from ozymandias.jobspec.parse import parse
+from ozymandias.problems import (
+    INSUFFICIENT_MEMORY,
+    JOB_NOT_FOUND,
+    NodeShortfall,
+    ProblemError,
+    Suggestion,
+    does_not_fit,
+)
+
+GIB = 2**30
+
+
+def test_columns_are_aligned_and_nothing_is_cut_without_a_terminal() -> None:
+    """A pipe gets every character; an empty cell is a dash."""
+    lines = table(("A", "LONG"), [("x" * 5, "y" * 300), (None, "")], stream=io.StringIO())
+    assert lines == ["A      LONG", "xxxxx  " + "y" * 300, "-      -"]
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    """What a container says can't move the cursor or set the title."""
+    assert "\x1b" not in clean("\x1b]0;title\x07\x1b[2J")
+    assert table(("A",), [("a\x1b[2Jb\n",)], stream=io.StringIO())[1] == "a [2Jb"
+
+
+def test_no_colours_without_a_terminal() -> None:
+    """A file gets plain text."""
+    assert paint("healthy", "32", io.StringIO()) == "healthy"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR holds on a terminal, too."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert paint("x", "32", Terminal()) == "\x1b[32mx\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert paint("x", "32", Terminal()) == "x"
+
+
+def test_a_job_that_does_not_fit_shows_every_node_and_a_way_out() -> None:
+    """Title, detail, what is free and short per node, and the checked suggestions."""
+    shortfall = NodeShortfall(
+        node="n1",
+        free_memory_bytes=GIB,
+        free_disk_bytes=10 * GIB,
+        short_memory_bytes=GIB // 2,
+        short_disk_bytes=0,
+        taken_ports=("80/tcp",),
+    )
+    problem = does_not_fit(
+        INSUFFICIENT_MEMORY,
+        job="web",
+        detail="Job requires 12G of memory but only 10G can be allocated.",
+        required=12 * GIB,
+        placeable=10 * GIB,
+        nodes=[shortfall],
+        suggestions=[Suggestion(text="run 5 instances instead of 6", change={"numInstances": 5})],
+    )
+    assert problem_text(problem).splitlines() == [
+        "Error: Insufficient memory for job",
+        "Job requires 12G of memory but only 10G can be allocated.",
+        "",
+        "  NODE  MEMORY FREE  SHORT BY  DISK FREE  SHORT BY  NOTE",
+        "  n1    1G           512M      10G        -         port 80/tcp taken",
+        "",
+        "It would fit if you:",
+        "  * run 5 instances instead of 6",
+    ]
+
+
+def test_a_bad_job_file_is_shown_with_carets() -> None:
+    """Every mistake has its place, its line and a caret under the column."""
+    source = "name: web\ncontainers:\n  app:\n    imaje: demo\n"
+    with pytest.raises(ProblemError) as caught:
+        parse(source.encode(), "web.yaml")
+    lines = problem_text(caught.value.problem, source).splitlines()
+    assert lines[0] == "Error: Job file is not valid"
+    place = next(n for n, line in enumerate(lines) if line.startswith("web.yaml:4:5:"))
+    assert lines[place + 1 : place + 4] == [
+        "    4 |     imaje: demo",
+        "      |     ^",
+        '  hint: did you mean "image"?',
+    ]
+
+
+def test_a_long_line_is_cut_around_its_mistake() -> None:
+    """A job file on one line of a megabyte does not fill the screen."""
+    source = "{name: web, " + " " * 5000 + "imaje: x}"
+    errors = [{"pointer": "imaje", "line": 1, "column": 5013, "detail": "unknown", "hint": ""}]
+    problem = JOB_NOT_FOUND("-", file="f", errors=errors)
+    lines = problem_text(problem, source).splitlines()
+    assert max(map(len, lines)) < 150
+    assert lines[2][lines[3].index("^") :].startswith("imaje")
+
+
+@pytest.mark.parametrize(
+    ("ingress", "hosts", "expected"),
+    [
+        ("http://127.0.0.1:8080", ["web.localhost"], ["http://web.localhost:8080/"]),
+        ("http://127.0.0.1:80", ["a.b/api"], ["http://a.b/api"]),
+        ("", ["a.b"], ["http://a.b (through the ingress of any node)"]),
+        ("http://127.0.0.1:8080", [], []),
+    ],
+)
+def test_where_a_job_is_reached(ingress: str, hosts: list[str], expected: list[str]) -> None:
+    """Hosts are shown as a browser takes them."""
+    assert urls(ingress, hosts) == expected

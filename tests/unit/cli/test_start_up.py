@@ -1,0 +1,68 @@
+"""Starting up is a feature: what `ozy --help` and `ozy ps` may load, and how long that takes."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HEAVY = (
+    *("aiohttp", "pydantic", "rich", "structlog", "yaml", "asyncio", "msgspec", "grpc"),
+    *("http.client", "email", "ssl", "prometheus_client", "ozymandias.store", "ozymandias.core"),
+)
+
+
+def loaded_by(*arguments: str, environment: dict[str, str] | None = None) -> set[str]:
+    """The modules in memory after a run of `ozy`."""
+    program = (
+        "import sys, json, io, contextlib\n"
+        "from ozymandias.cli.main import run\n"
+        "said = io.StringIO()\n"
+        "with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):\n"
+        f"    run({list(arguments)!r})\n"
+        "print(json.dumps(sorted(sys.modules)))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    return set(json.loads(ran.stdout))
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """`ozy --help` needs click and a table."""
+    loaded = loaded_by("--help")
+    assert not loaded & set(HEAVY)
+    assert not {name for name in loaded if name.startswith("ozymandias.cli.")} - {
+        "ozymandias.cli.main",
+        "ozymandias.cli.options",
+    }
+
+
+def test_ps_loads_nothing_heavy(tmp_path: Path) -> None:
+    """A command that asks one question loads no HTTP library, no e-mail parser, no YAML."""
+    environment = {"OZY_CONTEXT": str(tmp_path / "none.json"), "PATH": ""}
+    assert not loaded_by("ps", environment=environment) & set(HEAVY)
+
+
+@pytest.mark.parametrize("command", ["submit", "status", "logs", "context", "completion"])
+def test_a_commands_help_loads_nothing_heavy(command: str) -> None:
+    """Help of any command comes without the libraries that the command may need."""
+    assert not loaded_by(command, "--help") & set(HEAVY)
+
+
+def quickest(*arguments: str) -> float:
+    times = []
+    for _ in range(7):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def test_help_takes_hardly_longer_than_an_empty_program(tmp_path: Path) -> None:
+    """`ozy --help` stays near the time of an empty click program; a bench holds the exact goal."""
+    empty = tmp_path / "empty.py"
+    empty.write_text("import click\n\n@click.group()\ndef cli(): pass\n\ncli()\n")
+    assert quickest("-m", "ozymandias.cli", "--help") < 1.6 * quickest(str(empty), "--help")
