@@ -147,6 +147,17 @@ class RuntimeContract:
         assert {state_of(found, n) for n in ("web", "db")} == {ContainerState.EXITED}
         assert found.container("web").finished_at <= found.container("db").finished_at  # type: ignore[union-attr]
 
+    async def test_one_container_stops_without_the_others(self, kit: Kit) -> None:
+        """Stopping one container leaves its neighbour running; doing it twice is fine."""
+        pod = make_pod(kit.serving("app"), kit.serving("db"))
+        await kit.runtime.create_pod(pod)
+        for name in ("app", "db"):
+            await kit.runtime.start_container(pod.id, name)
+        await kit.runtime.stop_container(pod.id, "app")
+        seen = await until(kit.runtime, pod, lambda p: state_of(p, "app") is ContainerState.EXITED)
+        assert state_of(seen, "db") is ContainerState.RUNNING
+        await kit.runtime.stop_container(pod.id, "app")
+
     async def test_stubborn_container_is_killed_after_its_grace(self, kit: Kit) -> None:
         """A container that ignores the signal is gone after its grace, with 137 and not OOM."""
         pod = make_pod(kit.stubborn())

@@ -170,6 +170,11 @@ class PodmanRuntime:
         if ports:
             await redirect(infra["State"]["Pid"], ports, deadline_seconds=self._deadline_seconds)
 
+    async def stop_container(self, pod: PodId, container: str) -> None:
+        for found in await self._observer.list_containers(pod):
+            if found["Labels"].get(podspec.CONTAINER) == container:
+                await self._stop_container(found)
+
     async def stop_pod(self, pod: PodId) -> None:
         listed = await self._observer.list_containers(pod)
         depths: dict[int, list[dict[str, Any]]] = {}
