@@ -103,6 +103,7 @@ class Daemon:
                 names=names,
                 clock=clock,
                 emit=self.events.emit,
+                narrate=self.events.narrate,
                 session=self._check_session,
                 peers=peers,
             )

@@ -69,7 +69,7 @@ class EventLog:
     def narrate(self, plan: Plan) -> None:
         """Tell what a committed plan changes, each step with its reason."""
         for node in sorted(plan.dead):
-            self.emit("node.lost", f"{node}: {plan.reason}")
+            self.emit("node.lost", f"{node} does not answer: its lease has run out")
         for kind, edits in itertools.groupby(sorted(plan.edits, key=_kind), key=_kind):
             for job, instance, reason in _told(tuple(edits)):
                 self.emit(kind, reason, job=job, instance=instance)
@@ -145,11 +145,16 @@ def _told(edits: tuple[Edit, ...]) -> Iterable[tuple[JobKey, str, str]]:
     """One line per edit, or per job and node when there are many."""
     if len(edits) <= INDIVIDUAL_MAX:
         for edit in edits:
-            yield edit.job, str(edit.instance), f"{edit.node}: {edit.reason}"
+            yield edit.job, str(edit.instance), _reason(edit)
         return
     groups: dict[tuple[JobKey, NodeName], list[Edit]] = {}
     for edit in edits:
         groups.setdefault((edit.job, edit.node), []).append(edit)
-    for (job, node), members in groups.items():
+    for (job, _), members in groups.items():
         slots = Slots.of(e.slot for e in members)
-        yield job, f"{job}-{slots}", f"{node}: {members[0].reason}"
+        yield job, f"{job}-{slots}", _reason(members[0])
+
+
+def _reason(edit: Edit) -> str:
+    """In plain words, and with the node's name once."""
+    return edit.reason if edit.node in edit.reason else f"{edit.node}: {edit.reason}"
