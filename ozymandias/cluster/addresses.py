@@ -9,40 +9,75 @@ import json
 import socket
 import struct
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ozymandias.problems import LOCAL_CLUSTER, ProblemError
 
 POOL = ipaddress.IPv4Network("10.89.64.0/18")
 PREFIX = 24  # 253 pods on one machine are plenty; 64 clusters fit the pool
+IP_FREEBIND = 15  # ip(7); the socket module has no name for it
 API_PORT = 7400
 INGRESS_PORT = 8080
 
 
 def choose_subnet(
-    taken: Iterable[ipaddress.IPv4Network], pool: ipaddress.IPv4Network = POOL, prefix: int = PREFIX
+    taken: Iterable[ipaddress.IPv4Network],
+    is_usable: Callable[[ipaddress.IPv4Network], bool] = lambda subnet: True,
 ) -> ipaddress.IPv4Network:
-    """The first subnet of the pool that overlaps nothing taken."""
-    avoid = [network for network in taken if network.prefixlen > 0 and network.overlaps(pool)]
-    for candidate in pool.subnets(new_prefix=prefix):
-        if not any(candidate.overlaps(network) for network in avoid):
+    """The first subnet of the pool that overlaps nothing taken and is usable."""
+    avoid = [network for network in taken if network.prefixlen > 0 and network.overlaps(POOL)]
+    free = [
+        candidate
+        for candidate in POOL.subnets(new_prefix=PREFIX)
+        if not any(candidate.overlaps(network) for network in avoid)
+    ]
+    if not free:
+        raise ProblemError(
+            LOCAL_CLUSTER(
+                f"No subnet of {POOL} is free for pods.",
+                hint="`ip route` and `podman network ls` show who uses them.",
+            )
+        )
+    for candidate in free:
+        if is_usable(candidate):
             return candidate
     raise ProblemError(
         LOCAL_CLUSTER(
-            f"No subnet of {pool} is free for pods.",
-            hint="`ip route` and `podman network ls` show who uses them.",
+            "Port 53 can't be bound for the pods' DNS: a program of this machine has it on all"
+            " addresses.",
+            hint="`ss -lnup 'sport = :53'` shows which; let it listen on its own address only.",
         )
     )
+
+
+def dns_is_free(subnet: ipaddress.IPv4Network) -> bool:
+    """Whether port 53 of the subnet's gateway can be bound, before the address exists."""
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+        with socket.socket(socket.AF_INET, kind) as probe:
+            probe.setsockopt(socket.SOL_IP, IP_FREEBIND, 1)
+            if kind == socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((gateway_of(subnet), 53))
+            except OSError:
+                return False
+    return True
 
 
 def gateway_of(subnet: ipaddress.IPv4Network) -> str:
     return str(subnet.network_address + 1)
 
 
-def taken_subnets(environment: Mapping[str, str]) -> list[ipaddress.IPv4Network]:
-    """Networks that this machine has routes to, and those of podman, up or not."""
-    return routes(Path("/proc/net/route").read_text()) + _podman_subnets(environment)
+def taken_subnets(
+    environment: Mapping[str, str], reservations: Path
+) -> list[ipaddress.IPv4Network]:
+    """Networks that this machine has routes to, podman's, and those of clusters being made."""
+    reserved = [
+        ipaddress.IPv4Network(file.read_text().strip()) for file in reservations.glob("*/subnet")
+    ]
+    routed = routes(Path("/proc/net/route").read_text())
+    return [*routed, *_podman_subnets(environment), *reserved]
 
 
 def routes(table: str) -> list[ipaddress.IPv4Network]:

@@ -131,27 +131,36 @@ def _planned(wish: Wish) -> LocalCluster:
     if ingress_port in api_ports:
         raise ProblemError(LOCAL_CLUSTER(f"API and ingress both want port {ingress_port}."))
     etcd_port, etcd_peer_port, dns_port = addresses.free_ports(3)
-    subnet = addresses.choose_subnet(addresses.taken_subnets(programs.base_environment()))
-    cluster = LocalCluster(
-        id=secrets.token_hex(4),
-        state_dir=wish.state_dir,
-        nodes=tuple(
-            LocalNode(name=f"n{number}", api_port=port) for number, port in enumerate(api_ports, 1)
-        ),
-        memory=wish.memory,
-        disk=wish.disk,
-        subnet=str(subnet),
-        gateway=addresses.gateway_of(subnet),
-        etcd_port=etcd_port,
-        etcd_peer_port=etcd_peer_port,
-        ingress_port=ingress_port,
-        dns_port=dns_port,
-    )
-    cluster.save()
+    with state.locked_machine():
+        taken = addresses.taken_subnets(programs.base_environment(), state.RUN_BASE)
+        subnet = addresses.choose_subnet(taken, addresses.dns_is_free)
+        cluster = LocalCluster(
+            id=secrets.token_hex(4),
+            state_dir=wish.state_dir,
+            nodes=tuple(
+                LocalNode(name=f"n{number}", api_port=port)
+                for number, port in enumerate(api_ports, 1)
+            ),
+            memory=wish.memory,
+            disk=wish.disk,
+            subnet=str(subnet),
+            gateway=addresses.gateway_of(subnet),
+            etcd_port=etcd_port,
+            etcd_peer_port=etcd_peer_port,
+            ingress_port=ingress_port,
+            dns_port=dns_port,
+        )
+        cluster.save()
+        _reserve(cluster)
     descriptor = os.open(cluster.token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as stream:
         stream.write(secrets.token_urlsafe(24) + "\n")
     return cluster
+
+
+def _reserve(cluster: LocalCluster) -> None:
+    cluster.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    cluster.subnet_file.write_text(f"{cluster.subnet}\n")
 
 
 def _refreshed(cluster: LocalCluster) -> LocalCluster:
@@ -178,7 +187,7 @@ def _refreshed(cluster: LocalCluster) -> LocalCluster:
 def _start(cluster: LocalCluster) -> None:
     """The supervisor, in a session of its own: it outlives this command and its terminal."""
     programs.write_settings(cluster)
-    cluster.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _reserve(cluster)
     with (cluster.logs / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ozymandias.cluster.supervisor", str(cluster.state_dir)],
@@ -260,6 +269,7 @@ def _undo(state_dir: Path, *, keep_data: bool) -> None:
         _remove_all(cluster)
     elif cluster is None:
         shutil.rmtree(state_dir)  # nothing was there before, nor came to be
+        _remove_if_empty(state.RUN_BASE)
 
 
 @contextmanager
@@ -327,16 +337,17 @@ def _remove_all(cluster: LocalCluster) -> None:
     """The state directory goes last: as long as it is there, `down` can be tried again."""
     remains.remove(cluster)
     shutil.rmtree(cluster.run_dir, ignore_errors=True)
-    try:
-        cluster.run_dir.parent.rmdir()
-    except OSError:
-        pass  # another cluster's sockets are there
+    _remove_if_empty(state.RUN_BASE)
     shutil.rmtree(cluster.state_dir)
     if cluster.state_dir == state.DEFAULT_STATE_DIR:
-        try:
-            cluster.state_dir.parent.rmdir()
-        except OSError:
-            pass  # a real node's state is there
+        _remove_if_empty(cluster.state_dir.parent)
+
+
+def _remove_if_empty(directory: Path) -> None:
+    try:
+        directory.rmdir()
+    except OSError:
+        pass  # another cluster's things are there
 
 
 # Nodes --------------------------------------------------------------------------------------------

@@ -53,6 +53,11 @@ class LocalCluster:
         return RUN_BASE / self.id
 
     @property
+    def subnet_file(self) -> Path:
+        """Tells other clusters of this machine that the subnet is taken."""
+        return self.run_dir / "subnet"
+
+    @property
     def network(self) -> str:
         return f"ozy-{self.id}"
 
@@ -135,21 +140,38 @@ def write_json(file: Path, document: Mapping[str, Any]) -> None:
 
 @contextmanager
 def locked(state_dir: Path) -> Iterator[None]:
-    """One command at a time changes a cluster. The directory itself is the lock's file."""
+    """One command at a time changes a cluster; the second is told so."""
+    try:
+        with _locked_directory(state_dir, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            yield
+    except BlockingIOError:
+        raise ProblemError(
+            LOCAL_CLUSTER(
+                f"Another command is changing the cluster in {state_dir}.",
+                hint="Wait for it to end, then try again.",
+            )
+        ) from None
+
+
+@contextmanager
+def locked_machine() -> Iterator[None]:
+    """For choosing what clusters of one machine must not share; the second waits."""
+    with _locked_directory(RUN_BASE, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def _locked_directory(directory: Path, how: int) -> Iterator[None]:
+    """The directory itself is the lock's file, so that nothing is left behind."""
     while True:
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ProblemError(
-                    LOCAL_CLUSTER(
-                        f"Another command is changing the cluster in {state_dir}.",
-                        hint="Wait for it to end, then try again.",
-                    )
-                ) from None
-            if _is_same(descriptor, state_dir):  # not removed while we waited
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(descriptor, how)
+            if _is_same(descriptor, directory):  # not removed while we waited
                 yield
                 return
         finally:

@@ -46,6 +46,15 @@ def test_a_full_pool_is_a_problem() -> None:
     assert "10.89.64.0/18" in caught.value.problem.detail
 
 
+def test_a_subnet_whose_dns_port_is_taken_is_passed_over() -> None:
+    """Another program on port 53 of the gateway makes the next subnet the choice."""
+    second = addresses.choose_subnet([], lambda subnet: str(subnet) != "10.89.64.0/24")
+    assert str(second) == "10.89.65.0/24"
+    with pytest.raises(ProblemError) as caught:
+        addresses.choose_subnet([], lambda subnet: False)
+    assert "Port 53" in caught.value.problem.detail
+
+
 def test_a_taken_port_that_was_asked_for_is_a_problem() -> None:
     """It is never replaced silently by another one."""
     with socket.socket() as holder:
