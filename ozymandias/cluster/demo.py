@@ -143,6 +143,8 @@ class Demo:
         self.show("ozy", "exec", instance, "--", "nslookup", NAME)
         server = f"127.0.0.1:{self.cluster()['dns_port']}"
         self.show("busybox", "nslookup", NAME, server)
+        # The short name, and port 80 of the pod's address, which reaches 8000 of the container.
+        self.show("ozy", "exec", instance, "--", "wget", "-q", "-O", "-", f"http://{JOB}/")
 
     def lose_a_node(self, url: str) -> None:
         self.say(f"Power cut on {VICTIM}: its daemon and its pods are gone, without a good-bye")
