@@ -6,6 +6,7 @@ started it starts it again, which harms no pod.
 """
 
 import asyncio
+from dataclasses import dataclass
 
 from ozymandias.api.access import Access, Peers
 from ozymandias.api.operations import Operations
@@ -23,36 +24,37 @@ from ozymandias.store.commit import Committer
 from ozymandias.store.mirror import Mirror
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What the daemon asks of the world, and its peers' APIs."""
+
+    store: Store
+    runtime: Runtime
+    clock: Clock
+    peers: Peers
+
+
 class Daemon:
     def __init__(
-        self,
-        *,
-        identity: Identity,
-        names: Names,
-        store: Store,
-        runtime: Runtime,
-        clock: Clock,
-        peers: Peers,
-        cluster: str = "",
-        breaker_seconds: float = 60.0,
+        self, identity: Identity, names: Names, ports: Ports, *, breaker_seconds: float = 60.0
     ) -> None:
-        node, local = identity.name, LocalPods()
+        store, clock, node = ports.store, ports.clock, identity.name
         self.mirror = Mirror(store)
         self.membership = Membership(
             identity=identity,
             store=store,
             mirror=self.mirror,
-            runtime=runtime,
+            runtime=ports.runtime,
             clock=clock,
             degraded=lambda: self._executor.degraded,
         )
+        fence = self.membership.fence
         self.committer = Committer(
-            store=store, mirror=self.mirror, fence=self.membership.fence, names=names, clock=clock
+            store=store, mirror=self.mirror, fence=fence, names=names, clock=clock
         )
-        self.events = EventLog(
-            store=store, mirror=self.mirror, node=node, clock=clock, fence=self.membership.fence
-        )
-        statuses = StatusWriter(
+        self.events = EventLog(store=store, mirror=self.mirror, node=node, clock=clock, fence=fence)
+        local = LocalPods()
+        self._statuses = StatusWriter(
             node=node,
             names=names,
             local=local,
@@ -61,20 +63,9 @@ class Daemon:
             clock=clock,
             events=self.events,
         )
-        self._executor = Executor(
-            node=node,
-            host_ip=identity.address,
-            api=identity.api,
-            local=local,
-            mirror=self.mirror,
-            committer=self.committer,
-            membership=self.membership,
-            runtime=runtime,
-            clock=clock,
-            events=self.events,
-            statuses=statuses,
-        )
-        scheduler = Scheduler(
+        self._executor = self._make_executor(identity, ports, local)
+        self._prober = Prober(local=local, runtime=ports.runtime, clock=clock)
+        self._scheduler = Scheduler(
             node=node,
             mirror=self.mirror,
             committer=self.committer,
@@ -83,29 +74,37 @@ class Daemon:
             clock=clock,
             breaker_seconds=breaker_seconds,
         )
-        prober = Prober(local=local, runtime=runtime, clock=clock)
-        self._loops = (
-            self.mirror,
-            self.membership,
-            self.events,
-            statuses,
-            prober,
-            self._executor,
-            scheduler,
+        self.operations = self._make_operations(identity, names, ports)
+
+    def _make_executor(self, identity: Identity, ports: Ports, local: LocalPods) -> Executor:
+        return Executor(
+            node=identity.name,
+            host_ip=identity.address,
+            api=identity.api,
+            local=local,
+            mirror=self.mirror,
+            committer=self.committer,
+            membership=self.membership,
+            runtime=ports.runtime,
+            clock=ports.clock,
+            events=self.events,
+            statuses=self._statuses,
         )
-        self.operations = Operations(
+
+    def _make_operations(self, identity: Identity, names: Names, ports: Ports) -> Operations:
+        return Operations(
             Access(
                 mirror=self.mirror,
                 committer=self.committer,
-                runtime=runtime,
-                node=node,
-                cluster=cluster,
+                runtime=ports.runtime,
+                node=identity.name,
+                cluster=identity.cluster,
                 names=names,
-                clock=clock,
+                clock=ports.clock,
                 emit=self.events.emit,
                 narrate=self.events.narrate,
                 session=self._check_session,
-                peers=peers,
+                peers=ports.peers,
             )
         )
 
@@ -117,5 +116,13 @@ class Daemon:
     async def run(self) -> None:
         """Until cancelled, or until one of the loops hits a bug."""
         async with asyncio.TaskGroup() as group:
-            for loop in self._loops:
+            for loop in (
+                self.mirror,
+                self.membership,
+                self.events,
+                self._statuses,
+                self._prober,
+                self._executor,
+                self._scheduler,
+            ):
                 group.create_task(loop.run(), name=type(loop).__name__)

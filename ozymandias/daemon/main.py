@@ -25,7 +25,7 @@ from ozymandias.core.routes import Names
 from ozymandias.daemon import config as settings
 from ozymandias.daemon.config import Config
 from ozymandias.daemon.connect import connect_store
-from ozymandias.daemon.daemon import Daemon
+from ozymandias.daemon.daemon import Daemon, Ports
 from ozymandias.daemon.membership import Identity, Membership
 from ozymandias.daemon.notify import notify, watchdog_seconds
 from ozymandias.model.node import NodeName, Resources
@@ -103,32 +103,28 @@ def _only_one(state_dir: Path) -> Iterator[None]:
 
 
 async def _run_until_signal(config: Config) -> None:
-    task = asyncio.ensure_future(_run(config))
-    loop = asyncio.get_running_loop()
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
-        await task
+        await _run(config)
 
 
 async def _run(config: Config) -> None:
     notify("STATUS=starting")
     token = _token(config)
     listen = settings.host_port(config.api.listen, "[api] listen")
-    clock = SystemClock()
     store = connect_store(config.etcd)
     peers = HttpPeers(token)
     try:
         cluster = config.node.cluster or await _cluster_of(store, config)
         async with _runtime(config, cluster) as runtime, asyncio.TaskGroup() as group:
+            names = Names(domain=config.names.domain, ingress_domain=config.names.ingress_domain)
             daemon = Daemon(
-                identity=_identity(config, cluster),
-                names=Names(domain=config.names.domain, ingress_domain=config.names.ingress_domain),
-                store=store,
-                runtime=runtime,
-                clock=clock,
-                peers=peers,
-                cluster=cluster,
+                _identity(config, cluster),
+                names,
+                Ports(store=store, runtime=runtime, clock=SystemClock(), peers=peers),
                 breaker_seconds=config.node.breaker_seconds,
             )
             group.create_task(_make_network(_network(config, cluster)))

@@ -16,7 +16,7 @@ from typing import Any
 
 from ozymandias.api.access import Document, Sink
 from ozymandias.core.routes import Names
-from ozymandias.daemon.daemon import Daemon
+from ozymandias.daemon.daemon import Daemon, Ports
 from ozymandias.daemon.membership import Identity
 from ozymandias.model.instance import InstanceId, SlotState, instances_of
 from ozymandias.model.node import NodeName, Resources
@@ -166,23 +166,24 @@ class World:
         if machine.is_partitioned:
             machine.store.partition()
         settings = self.settings
+        identity = Identity(
+            name=machine.name,
+            machine_id=f"machine-{machine.name}",
+            address=f"{machine.host.subnet}.1",
+            api=f"http://{machine.name}",
+            daemon_version="0",
+            capacity=Resources(memory_bytes=settings.memory_bytes, disk_bytes=settings.disk_bytes),
+            lease_ttl_seconds=settings.lease_ttl_seconds,
+        )
         machine.daemon = Daemon(
-            identity=Identity(
-                name=machine.name,
-                machine_id=f"machine-{machine.name}",
-                address=f"{machine.host.subnet}.1",
-                api=f"http://{machine.name}",
-                daemon_version="0",
-                capacity=Resources(
-                    memory_bytes=settings.memory_bytes, disk_bytes=settings.disk_bytes
-                ),
-                lease_ttl_seconds=settings.lease_ttl_seconds,
+            identity,
+            settings.names,
+            Ports(
+                store=machine.store,
+                runtime=SimRuntime(machine.host),
+                clock=machine.clock,
+                peers=NoPeers(),
             ),
-            names=settings.names,
-            store=machine.store,
-            runtime=SimRuntime(machine.host),
-            clock=machine.clock,
-            peers=NoPeers(),
             breaker_seconds=settings.breaker_seconds,
         )
         session[0] = machine.daemon.membership.process_id
