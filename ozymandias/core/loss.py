@@ -23,6 +23,7 @@ BREAKER_SECONDS = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     dead: frozenset[NodeName] = frozenset()  # to be declared now
+    held: frozenset[NodeName] = frozenset()  # missing, and given more time
     look_again: float | None = None  # on the clock of ``now``; None: only when something changes
     reason: str = ""  # why some are held back, or which are dead
 
@@ -34,9 +35,14 @@ def judge_loss(
     seen_alive: Set[NodeName],
     started: float,
     now: float,
+    held_back: Set[NodeName] = frozenset(),
     breaker_seconds: float = BREAKER_SECONDS,
 ) -> Loss:
-    """The dead among the missing, and when the others will have been missing for long enough."""
+    """The dead among the missing, and when the others will have been missing for long enough.
+
+    ``held_back`` are those held when this was last asked: when a mass loss ends, because some have
+    come back, the others are about to, and keep the time they were given.
+    """
     holding = {node for node, _ in snapshot.assignments if node in snapshot.nodes}
     alive = {name for name, node in snapshot.nodes.items() if node.is_alive}
     missing = holding - alive
@@ -54,13 +60,14 @@ def judge_loss(
 
     def due(node: NodeName) -> float:
         since = missing_since.get(node, now)
-        when = since + breaker_seconds if is_mass else since
+        when = since + breaker_seconds if is_mass or node in held_back else since
         return when if node in seen_alive else max(when, started + breaker_seconds)
 
     held = {node: due(node) for node in missing if due(node) > now}
     dead = frozenset(missing - held.keys())
     return Loss(
         dead=dead,
+        held=frozenset(held),
         look_again=min(held.values(), default=None),
         reason=_reason(dead, held, expected, is_mass, now),
     )

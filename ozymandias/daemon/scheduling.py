@@ -58,6 +58,7 @@ class Scheduler:
         self._started = clock.boot()
         self._missing_since: dict[NodeName, float] = {}
         self._seen_alive: set[NodeName] = set()
+        self._held_back: frozenset[NodeName] = frozenset()
         self._first_wanted: tuple[str, float] = ("", 0.0)  # what, and since when
 
     async def run(self) -> None:
@@ -122,14 +123,17 @@ class Scheduler:
                 self._missing_since.pop(name, None)
             else:
                 self._missing_since.setdefault(name, now)
-        return judge_loss(
+        loss = judge_loss(
             snapshot,
             missing_since=self._missing_since,
             seen_alive=frozenset(self._seen_alive),
             started=self._started,
             now=now,
+            held_back=self._held_back,
             breaker_seconds=self._breaker_seconds,
         )
+        self._held_back = loss.held
+        return loss
 
 
 def propose(snapshot: Snapshot, dead: frozenset[NodeName]) -> Proposal | None:
