@@ -9,7 +9,7 @@ Why not podman-py: see docs/decisions/0002-podman-over-http.md.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ class PodmanApi:
         return self._session
 
 
-async def frames(reader: aiohttp.StreamReader) -> AsyncIterator[tuple[int, bytes]]:
+async def frames(reader: aiohttp.StreamReader) -> AsyncGenerator[tuple[int, bytes], None]:
     """The parts of a multiplexed stream: 1 is stdout, 2 is stderr. Ends with the stream."""
     while True:
         try:

@@ -4,16 +4,21 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from ozymandias.ports import ExecResult, LogLine, RuntimeFailed
 from ozymandias.runtime.observation import parse_time
-from ozymandias.runtime.podman_api import PodmanApi, frames, segment
+from ozymandias.runtime.podman_api import PodmanApi, filters, frames, segment
 
 STDOUT, STDERR = 1, 2
 EXEC_OUTPUT_BYTES_MAX = 4 * 2**20  # of each stream; the rest is read and dropped
+EVENT_MARGIN_SECONDS = 2.0  # around an exec, when its end is looked up among the events
 FOLLOW_SECONDS = 1.0  # how often an ended container is looked at while its log is followed
 
 
@@ -25,33 +30,86 @@ async def log_lines(
 ) -> AsyncGenerator[LogLine, None]:
     """The lines of a container, oldest first.
 
-    podman ends a followed log when the container ends; ours goes on with the container's next
-    start and ends when the container is removed.
+    podman ends a followed log when the container ends, and not even always; ours goes on with the
+    container's next start and ends when the container is removed.
     """
-    last = 0.0
-    query: dict[str, Any] = {"stdout": True, "stderr": True, "timestamps": True}
-    if tail is not None:
-        query["tail"] = tail
+    # podman's times are whole seconds, so a log that is taken up again repeats the last second:
+    # as many lines of it as were seen are skipped.
+    last, count = 0.0, 0  # the second of the last line, and how many lines of it were seen
+    resumed, to_skip = 0.0, 0
+    query: dict[str, Any] = {"stdout": True, "stderr": True, "timestamps": True, "follow": follow}
     path = f"/containers/{segment(name)}"
+    state = await _state(api, path) if follow else None
+    started = str(state["StartedAt"]) if state else None
+    is_first = True
     while True:
-        async with api.stream("GET", path + "/logs", query=query | {"follow": follow}) as reader:
-            async for stream, content in frames(reader):
-                line = _log_line(container, stream, content)
-                if line.time > last or not query.get("since"):
-                    last = max(last, line.time)
+        extra = {"tail": tail} if is_first else {"since": int(last)}
+        async with api.stream("GET", path + "/logs", query=query | extra) as reader:
+            parts = _until_ended(api, path, reader) if follow else frames(reader)
+            async with aclosing(parts):
+                async for stream, content in parts:
+                    line = _log_line(container, stream, content)
+                    if line.time < resumed or (line.time == resumed and to_skip > 0):
+                        to_skip -= line.time == resumed
+                        continue
+                    count = count + 1 if line.time == last else 1
+                    last = line.time
                     yield line
-        if not follow or not await _starts_again(api, path):
+        if not follow:
             return
-        query = {k: v for k, v in query.items() if k != "tail"} | {"since": int(last)}
+        started = await _next_start(api, path, started)
+        if started is None:
+            return
+        is_first, resumed, to_skip = False, last, count
 
 
-async def _starts_again(api: PodmanApi, path: str) -> bool:
+async def _until_ended(
+    api: PodmanApi, path: str, reader: aiohttp.StreamReader
+) -> AsyncGenerator[tuple[int, bytes], None]:
+    """Frames until the stream ends, or nothing has come and the container does not run.
+
+    podman may miss the end of a container that ended just when following began, and would then
+    follow for ever.
+    """
+    parts = frames(reader)
+    waiting: asyncio.Future[tuple[int, bytes]] | None = None
+    was_running = True
+    try:
+        while True:
+            waiting = waiting or asyncio.ensure_future(anext(parts))
+            done, _ = await asyncio.wait([waiting], timeout=FOLLOW_SECONDS)
+            if done:
+                try:
+                    yield waiting.result()
+                except StopAsyncIteration:
+                    return
+                waiting = None
+                continue
+            state = await _state(api, path)
+            is_running = state is not None and bool(state["Running"])
+            if not is_running and not was_running:
+                return
+            was_running = is_running
+    finally:
+        if waiting is not None:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def _state(api: PodmanApi, path: str) -> dict[str, Any] | None:
+    """podman's words on the container's state; None when it is gone."""
+    status, found = await api.call("GET", path + "/json", accept=(404,))
+    return None if status == 404 else dict(found["State"])
+
+
+async def _next_start(api: PodmanApi, path: str, known: str | None) -> str | None:
+    """Waits for a start after the known one, which may have ended already; None when removed."""
     while True:
-        status, found = await api.call("GET", path + "/json", accept=(404,))
-        if status == 404:
-            return False
-        if found["State"]["Running"]:
-            return True
+        state = await _state(api, path)
+        if state is None:
+            return None
+        if state["StartedAt"] != known:
+            return str(state["StartedAt"])
         await asyncio.sleep(FOLLOW_SECONDS)
 
 
@@ -78,18 +136,37 @@ async def exec_create(api: PodmanApi, container: str, command: Sequence[str]) ->
 
 async def exec_run(api: PodmanApi, session: str) -> ExecResult:
     """Run it to its end. The caller sets a limit, and calls exec_kill past it."""
+    began = time.time()
     output = {STDOUT: bytearray(), STDERR: bytearray()}
     body = {"Detach": False, "Tty": False}
     async with api.stream("POST", f"/exec/{session}/start", body=body) as reader:
         async for stream, content in frames(reader):
             taken = output[STDERR if stream == STDERR else STDOUT]
             taken += content[: EXEC_OUTPUT_BYTES_MAX - len(taken)]
-    _, found = await api.call("GET", f"/exec/{session}/json")
     return ExecResult(
-        exit_code=int(found["ExitCode"]),
+        exit_code=await _exit_code(api, session, began),
         stdout=bytes(output[STDOUT]),
         stderr=bytes(output[STDERR]),
     )
+
+
+async def _exit_code(api: PodmanApi, session: str, began: float) -> int:
+    """podman forgets a session soon after its end; then its event log still knows."""
+    status, found = await api.call("GET", f"/exec/{session}/json", accept=(404,))
+    if status != 404:
+        return int(found["ExitCode"])
+    query = {
+        "stream": False,
+        "since": int(began - EVENT_MARGIN_SECONDS),
+        "until": int(time.time() + EVENT_MARGIN_SECONDS),
+        "filters": filters(event=["exec_died"]),
+    }
+    _, answer = await api.call("GET", "/events", query=query)
+    for event in documents_of(answer):
+        attributes = (event.get("Actor") or {}).get("Attributes") or {}
+        if attributes.get("execID") == session:
+            return int(attributes.get("containerExitCode", 0))
+    raise RuntimeFailed("podman has forgotten the exit code of the command")
 
 
 async def exec_kill(api: PodmanApi, session: str) -> None:
@@ -117,11 +194,20 @@ async def exec_kill(api: PodmanApi, session: str) -> None:
 
 def pull_failure(answer: Any) -> str:
     """The reason in the progress of a pull, which fails with status 200; "" when it went well."""
-    documents = [answer] if isinstance(answer, dict) else []
-    for line in str(answer or "").splitlines() if not documents else ():
+    errors = [d["error"] for d in documents_of(answer) if d.get("error")]
+    return str(errors[-1]).strip() if errors else ""
+
+
+def documents_of(answer: Any) -> list[dict[str, Any]]:
+    """The JSON objects of an answer that has one per line, or just one."""
+    if isinstance(answer, dict):
+        return [answer]
+    found = []
+    for line in str(answer or "").splitlines():
         try:
-            documents.append(json.loads(line))
+            document = json.loads(line)
         except ValueError:
             continue
-    errors = [d["error"] for d in documents if isinstance(d, dict) and d.get("error")]
-    return str(errors[-1]).strip() if errors else ""
+        if isinstance(document, dict):
+            found.append(document)
+    return found

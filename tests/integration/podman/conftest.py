@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
@@ -122,14 +123,23 @@ def sweep(site: Site) -> None:
         podman("pod", "rm", "--force", "--time=0", pod)
     for volume in podman("volume", "ls", "--quiet", "--filter", label).split():
         podman("volume", "rm", "--force", volume)
+    bridges = []
     for network in podman("network", "ls", "--quiet", "--filter", label).split():
+        bridges.append(podman("network", "inspect", network, "--format", "{{.NetworkInterface}}"))
         podman("network", "rm", "--force", network)
-    left = leftovers(site)
+    left = leftovers(site) + [b for b in bridges if Path("/sys/class/net", b).exists()]
     assert not left, left
 
 
 def leftovers(site: Site) -> list[str]:
-    """Mounts, loop devices and monitors that belong to this site."""
+    """Mounts and loop devices of this site; a moment is given to the kernel to detach them."""
+    deadline = time.monotonic() + 5
+    while (found := attached(site)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def attached(site: Site) -> list[str]:
     directory = os.fspath(site.directory)
     found = [line for line in Path("/proc/mounts").read_text().splitlines() if directory in line]
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):

@@ -1,0 +1,128 @@
+"""Local volumes have a real limit and go with their instance; shared ones are seen by all."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ozymandias.model.job import Container, Volume, VolumeKind
+from ozymandias.model.pod import ContainerState, ObservedContainer, Pod
+from ozymandias.ports import RuntimeFailed
+from tests.integration.podman.conftest import PodmanKit, attached, leftovers, shell
+from tests.runtime_contract import make_pod, state_of, until
+
+SLEEP = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done"
+MEGABYTE = 2**20
+
+
+def local(name: str = "data", *, megabytes: int = 4, keep: bool = False) -> Volume:
+    return Volume(
+        kind=VolumeKind.LOCAL,
+        name=name,
+        path="/data",
+        space_bytes=megabytes * MEGABYTE,
+        keep=keep,
+    )
+
+
+def shared(name: str = "common") -> Volume:
+    return Volume(kind=VolumeKind.SHARED, name=name, path="/data", space_bytes=MEGABYTE)
+
+
+async def run(kit: PodmanKit, pod: Pod) -> tuple[ObservedContainer, list[str]]:
+    await kit.runtime.create_pod(pod)
+    await kit.runtime.start_container(pod.id, "app")
+    found = await until(kit.runtime, pod, lambda p: state_of(p) is ContainerState.EXITED)
+    return found.containers[0], [line.text async for line in kit.runtime.logs(pod.id, "app")]
+
+
+def using(volume: Volume, script: str, **changes: object) -> Container:
+    return replace(shell(script), volumes=(volume,), **changes)  # type: ignore[arg-type]
+
+
+async def test_a_write_beyond_the_space_fails_inside(kit: PodmanKit) -> None:
+    """A volume of 4M takes 3M and no 8M; afterwards neither file, mount nor loop device is left."""
+    script = (
+        "ls -A /data | wc -l; dd if=/dev/zero of=/data/a bs=1M count=3 2>/dev/null && echo fits;"
+        "dd if=/dev/zero of=/data/b bs=1M count=8 2>&1 | grep -o 'No space left on device'"
+    )
+    pod = make_pod(using(local(), script))
+    _, lines = await run(kit, pod)
+    assert lines == ["0", "fits", "No space left on device"]
+    await kit.runtime.remove_pod(pod.id)
+    assert leftovers(kit.site) == []
+    assert list((kit.site.directory / "volumes").iterdir()) == []
+
+
+async def test_a_running_pods_volume_goes_with_it(kit: PodmanKit) -> None:
+    """Removing a pod that still runs and writes leaves no mount and no loop device."""
+    pod = make_pod(using(local(), "while :; do echo x >> /data/log; done"))
+    await kit.runtime.create_pod(pod)
+    await kit.runtime.start_container(pod.id, "app")
+    assert attached(kit.site) != []  # it is mounted from a file of ours
+    await kit.runtime.remove_pod(pod.id)
+    assert leftovers(kit.site) == []
+
+
+async def test_a_user_of_its_own_can_write(kit: PodmanKit) -> None:
+    """A container that is not root owns the top of its new volume."""
+    _, lines = await run(
+        kit, make_pod(using(local(), "echo x > /data/f && cat /data/f", user="1000"))
+    )
+    assert lines == ["x"]
+
+
+async def test_kept_volume_is_found_again(kit: PodmanKit) -> None:
+    """A kept volume outlives its instance, and the next one in that slot has its data."""
+    first = make_pod(using(local(keep=True), "echo kept > /data/f"))
+    await run(kit, first)
+    await kit.runtime.remove_pod(first.id)
+    assert leftovers(kit.site) == []
+    second = make_pod(using(local(keep=True), "cat /data/f"), version=2)
+    _, lines = await run(kit, second)
+    assert lines == ["kept"]
+    other = make_pod(using(local(keep=True), "ls -A /data"), slot=1)
+    _, lines = await run(kit, other)
+    assert lines == []
+
+
+async def test_volume_survives_a_stop(kit: PodmanKit) -> None:
+    """A volume is unmounted while its pod is stopped and has its data after the next start."""
+    pod = make_pod(using(local(), "cat /data/f; echo before > /data/f; exec sleep 0"))
+    await run(kit, pod)
+    await kit.runtime.stop_pod(pod.id)
+    assert leftovers(kit.site) == []
+    await kit.runtime.start_container(pod.id, "app")
+    await until(kit.runtime, pod, lambda p: state_of(p) is ContainerState.EXITED)
+    lines = [line.text async for line in kit.runtime.logs(pod.id, "app")]
+    assert lines[-1] == "before"
+
+
+async def test_shared_volume_is_seen_by_all_instances(kit: PodmanKit) -> None:
+    """What one instance writes another one reads, whatever users they run as."""
+    await run(kit, make_pod(using(shared(), "echo here > /data/f", user="1000")))
+    _, lines = await run(kit, make_pod(using(shared(), "cat /data/f", user="2000"), slot=1))
+    assert lines == ["here"]
+    assert (kit.site.directory / "shared/default/web/common/f").read_text() == "here\n"
+
+
+async def test_links_made_by_containers_lead_nowhere(kit: PodmanKit) -> None:
+    """A link planted where a shared volume's directory belongs is refused, not followed."""
+    base = kit.site.directory / "shared" / "default" / "web"
+    base.mkdir(parents=True, exist_ok=True)
+    outside = kit.site.directory / "outside"
+    outside.mkdir(exist_ok=True)
+    (base / "trap").symlink_to(outside)
+    pod = make_pod(using(shared("trap"), "touch /data/f"))
+    with pytest.raises(RuntimeFailed):
+        await kit.runtime.create_pod(pod)
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "", "x" * 300])
+async def test_odd_names_never_become_paths(kit: PodmanKit, name: str) -> None:
+    """A name that could leave the volume directory is refused before anything is made."""
+    for volume in (local(name), shared(name)):
+        with pytest.raises(RuntimeFailed):
+            await kit.runtime.create_pod(make_pod(using(volume, "true")))
+    assert not (Path(kit.site.directory) / "up").exists()
