@@ -5,7 +5,7 @@ though every host is well, and after a power cut the hosts come back one by one.
 reasons to hold back (the mass-loss breaker), each for the same time:
 
 - two or more, and over half, of the nodes expected are missing: from when each was first missed;
-- this daemon never saw the node alive: from the daemon's own start.
+- this daemon never saw the node alive in its session: from the session's start.
 
 Expected is a node that is alive or holds assignments, by the store's word and not from memory;
 and one that went missing a short while ago, whose work may have been moved already.

@@ -13,7 +13,7 @@ from ozymandias.core.loss import Loss, judge_loss
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.upkeep import plan_pending, plan_repair, plan_tidy
 from ozymandias.daemon.events import EventLog
-from ozymandias.daemon.membership import Membership
+from ozymandias.daemon.membership import Membership, Session
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
@@ -55,7 +55,8 @@ class Scheduler:
         self._events = events
         self._clock = clock
         self._breaker_seconds = breaker_seconds
-        self._started = clock.boot()
+        self._session: Session | None = None
+        self._started = clock.boot()  # of the session
         self._missing_since: dict[NodeName, float] = {}
         self._seen_alive: set[NodeName] = set()
         self._held_back: frozenset[NodeName] = frozenset()
@@ -63,10 +64,20 @@ class Scheduler:
 
     async def run(self) -> None:
         while True:
-            await self._membership.wait_session()
+            session = await self._membership.wait_session()
+            if session is not self._session:
+                self._begin(session)
             revision = self._mirror.revision
             due = await self._step()
             await self._sleep(revision, due)
+
+    def _begin(self, session: Session) -> None:
+        """Who was away itself has not seen who else was: the others get time to come back too."""
+        self._session = session
+        self._started = self._clock.boot()
+        self._seen_alive.clear()
+        self._missing_since.clear()
+        self._held_back = frozenset()
 
     async def _sleep(self, revision: int, due: float | None) -> None:
         """Until the cluster changes, or until a time on the boot clock."""
