@@ -197,6 +197,10 @@ class SimEtcd:
         if not events:
             return
         self.revision += 1
+        before: dict[
+            bytes, KV | None
+        ] = {}  # of a key written twice, too: "previous" is by revision
+        events = [Event(e.kv, e.deleted, before.setdefault(e.kv.key, e.prev)) for e in events]
         self._history.append(tuple(events))
         for hook in self.on_commit:
             hook(self.revision, events)

@@ -74,7 +74,7 @@ class SimStore:
     def partition(self) -> None:
         """From now on this client reaches nobody; answers under way are lost."""
         self._is_cut = True
-        self._healed = asyncio.Event()
+        self._healed.clear()
 
     def heal(self) -> None:
         self._is_cut = False

@@ -145,6 +145,8 @@ class EtcdStore:
             try:
                 listing = await self.range(prefix)
             except (Unavailable, Compacted, ClusterChanged):
+                if self._calls.is_closed:
+                    raise
                 failures += 1
                 await self._calls.back_off(failures * len(self._calls.endpoints))
                 continue

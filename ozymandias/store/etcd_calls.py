@@ -159,10 +159,10 @@ class Calls:
         self._login_lock = asyncio.Lock()
         self._cluster_id = 0
         self._revision = 0  # the newest seen in a linearizable answer
-        self._is_closed = False
+        self.is_closed = False
 
     async def aclose(self) -> None:
-        self._is_closed = True
+        self.is_closed = True
         await asyncio.gather(*(channel.close(None) for channel in self._channels))
 
     # One call -----------------------------------------------------------------------------------
@@ -219,13 +219,13 @@ class Calls:
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
         """Calls under way when the client is closed end as cancelled; their tasks were not."""
-        if self._is_closed:
+        if self.is_closed:
             raise Unavailable("the client is closed")
         try:
             yield
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if self._is_closed and task and not task.cancelling():
+            if self.is_closed and task and not task.cancelling():
                 raise Unavailable("the client is closed") from None
             raise
 

@@ -58,7 +58,8 @@ class Watch:
                 await self._calls.login(logins)
                 continue
             except (Unavailable, TimeoutError):
-                pass
+                if self._calls.is_closed:
+                    raise
             except grpc.aio.AioRpcError as error:
                 code, detail = error.code(), error.details() or ""
                 if not is_passing(code, detail) and not is_stale_token(detail):

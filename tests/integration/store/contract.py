@@ -385,6 +385,15 @@ class StoreContract:
         assert [e.prev.value if e.prev else None for e in seen] == [None, b"1", b"2"]
         assert seen[2].kv.create_revision == 0 and seen[2].kv.version == 0
 
+    async def test_previous_means_the_revision_before(self, store: Store, prefix: bytes) -> None:
+        """A key written and deleted in one revision: both events bring what was before it."""
+        key = prefix + b"a"
+        first = await put(store, key, b"1")
+        await store.txn((), (Txn((), (Put(key, b"2"),)), Txn((), (Delete(key),))))
+        async with watching(store, prefix, first + 1, prev=True) as batches:
+            seen = await take(batches, 2)
+        assert [(e.deleted, e.prev and e.prev.value) for e in seen] == [(False, b"1"), (True, b"1")]
+
     async def test_watch_needs_a_start(self, store: Store, prefix: bytes) -> None:
         """Revision 0 would mean "from now" to etcd and lose events: it is refused."""
         with pytest.raises(ValueError, match="revision 1"):

@@ -127,7 +127,7 @@ async def test_pause_of_the_leader(cluster: EtcdCluster, prefix: bytes) -> None:
     endpoints = cluster.endpoints[leader:] + cluster.endpoints[:leader]
     timeouts = Timeouts(heartbeat=1.0, silence=3.0)
     async with connected(*endpoints, timeouts=timeouts) as store:
-        lease = await store.grant(6)
+        lease = await store.grant(5)
         revision = await put(store, prefix + b"lease", b"", lease.id)
         async with watching(store, prefix, revision) as batches, keeping(store, lease) as kept:
             await take(batches, 1)
@@ -140,11 +140,11 @@ async def test_pause_of_the_leader(cluster: EtcdCluster, prefix: bytes) -> None:
                 await put(store, prefix + b"new")
                 events = await take(batches, 1)
                 assert [e.kv.key for e in events] == [prefix + b"new"]
-                await asyncio.sleep(max(0.0, 9.0 - (time.monotonic() - paused)))
+                await asyncio.sleep(max(0.0, 7.5 - (time.monotonic() - paused)))
                 assert lease.deadline > boot_time() and not kept.done()
             finally:
                 cluster.resume(leader)
-            await asyncio.sleep(1.5)  # time for an old leader to do what it should not
+            await asyncio.sleep(1.0)  # time for an old leader to do what it should not
             assert await store.get(prefix + b"lease") is not None and not kept.done()
 
 

@@ -46,7 +46,10 @@ async def use(store: EtcdStore, prefix: bytes) -> None:
     revision = await put(store, prefix + b"a", b"1", lease.id)
     async with watching(store, prefix, revision) as batches, keeping(store, lease) as kept:
         assert len(await take(batches, 1)) == 1
-        await asyncio.sleep(2.5)
+        deadline = lease.deadline
+        async with asyncio.timeout(5):
+            while lease.deadline == deadline and not kept.done():
+                await asyncio.sleep(0.05)
         assert not kept.done() and await store.get(prefix + b"a") is not None
     await store.revoke(lease)
 
@@ -70,7 +73,7 @@ async def test_tls(certificates: Certificates, prefix: bytes, mutual: bool) -> N
         assert await store.get(prefix) is None
         await store.aclose()
         for credentials in wrong:
-            store = EtcdStore.connect(cluster.endpoints, credentials, QUICK)
+            store = EtcdStore.connect(cluster.endpoints, credentials, Timeouts(call=1.0))
             with pytest.raises(Unavailable):
                 await put(store, prefix)
             await store.aclose()
@@ -78,8 +81,8 @@ async def test_tls(certificates: Certificates, prefix: bytes, mutual: bool) -> N
 
 @pytest.fixture
 def guarded() -> Iterator[EtcdCluster]:
-    """Tokens of two seconds; root may do all, bob may read and write under /bob/."""
-    with EtcdCluster.start(1, options=["--auth-token-ttl=2"]) as cluster:
+    """Tokens of one second; root may do all, bob may read and write under /bob/."""
+    with EtcdCluster.start(1, options=["--auth-token-ttl=1"]) as cluster:
         cluster.ctl("user", "add", "root:secret")
         cluster.ctl("user", "grant-role", "root", "root")
         cluster.ctl("user", "add", "bob:word")
@@ -99,9 +102,8 @@ async def test_passwords(guarded: EtcdCluster) -> None:
 
     bob = EtcdStore.connect(guarded.endpoints, Credentials(user="bob", password="word"), QUICK)
     await use(bob, b"/bob/use/")
-    for _ in range(2):
-        await asyncio.sleep(3.5)  # longer than a token lives unused
-        await asyncio.gather(*(bob.txn((), (Put(b"/bob/%d" % n, b""),)) for n in range(10)))
+    await asyncio.sleep(2.5)  # longer than a token lives unused
+    await asyncio.gather(*(bob.txn((), (Put(b"/bob/%d" % n, b""),)) for n in range(10)))
     revision = (await bob.range(b"/bob/")).revision
     with pytest.raises(Denied):
         await bob.get(b"/elsewhere")
