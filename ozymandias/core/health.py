@@ -157,6 +157,12 @@ def probed(health: Health, check: HealthCheck, *, passed: bool, reason: str, now
     )
 
 
+def cut_off(health: Health, reason: str) -> Health:
+    """It runs, and can't be reached: its pod has lost its network. No probe is needed to know."""
+    state = next_state(health.state, HealthEvent.FAILED_ENOUGH)
+    return replace(health, state=state, passes=0, reason=reason)
+
+
 def probe_after(health: Health, check: HealthCheck) -> float:
     """Seconds from the end of one probe to the next."""
     if health.state is HealthState.STARTING:

@@ -108,6 +108,8 @@ def take_in(
         if seen is not None:
             before = memory.run(container.name)
             after = _seen(before, pod.id, container, seen, now=now, wall=wall)
+            if after.is_running and not observed.infra_running:
+                after = _cut_off(after, pod.id, container, now)
             if after is not before:
                 memory = memory.with_run(container.name, after)
     if memory.trouble and memory.goal == SlotState.RUNNING and observed.is_complete:
@@ -205,6 +207,16 @@ def _seen(
             ended_at = _on_boot_clock(seen.finished_at, now=now, wall=wall)
             run = _ended(run, pod, container, exit_code=seen.exit_code, uptime=uptime, now=ended_at)
             return replace(run, stamp=0.0)
+
+
+def _cut_off(run: Run, pod: PodId, container: Container, now: float) -> Run:
+    """A container whose pod has lost its network is due for a restart, by its policy."""
+    if run.health.state is HealthState.UNHEALTHY:
+        return run
+    uptime = now - run.health.started_at
+    run = replace(run, health=healths.cut_off(run.health, "the pod's network is down"))
+    run = _ended(run, pod, container, exit_code=None, uptime=uptime, now=now)
+    return replace(run, is_failed=False)
 
 
 def _ended(

@@ -11,7 +11,7 @@ observed and not assigned here is stopped or removed, waiting slots run nothing.
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ozymandias.core.health import HealthState, grace_ends
 from ozymandias.core.memory import NOTHING, PodMemory
@@ -137,6 +137,8 @@ def _coming(
         reason = "assigned here, not there" if observed is None else "assigned here, half made"
         yield Action(kind=ActionKind.CREATE, pod=pod.id, spec=pod, reason=reason)
         observed, memory = None, NOTHING  # what is known of its containers is of others
+    if observed is not None and not observed.infra_running:
+        memory = _due_together(pod, memory)
     started: set[str] = set()
     for container in start_order(pod.containers):
         state = _state(observed, container)
@@ -148,6 +150,19 @@ def _coming(
                     continue
                 started.add(container.name)
             yield step
+
+
+def _due_together(pod: Pod, memory: PodMemory) -> PodMemory:
+    """Without a network all its running containers restart at once: they share the new one."""
+    running = {
+        container.name: run
+        for container in pod.containers
+        if (run := memory.run(container.name)).is_running and run.due_at is not None
+    }
+    first = min((run.due_at for run in running.values() if run.due_at is not None), default=0.0)
+    for name, run in running.items():
+        memory = memory.with_run(name, replace(run, due_at=first))
+    return memory
 
 
 def _advance(

@@ -38,7 +38,7 @@ from ozymandias.store.mirror import Mirror
 from ozymandias.telemetry import log, warn
 
 RELIST_SECONDS = 30.0  # a net below the runtime's change events
-SETTLE_SECONDS = 0.25  # while we work on pods ourselves, their changes are looked at this late
+SETTLE_SECONDS = 1.5  # while we work on pods ourselves, listing them would be in the way
 LIST_RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 DRAIN_SECONDS = 0.5  # from names withdrawn to the stop, so that the edge has seen it
 WITHDRAW_SECONDS_MAX = 5.0  # how long a stop waits for its names to be withdrawn
@@ -226,14 +226,12 @@ class Executor:
 
     def _signature_of(self, snapshot: Snapshot) -> _Signature:
         """Everything of a snapshot that this node's pods depend on."""
+        own = {job: a for (node, job), a in snapshot.assignments.items() if node == self._node}
         found = []
-        for (node, job), assignment in sorted(snapshot.assignments.items(), key=lambda i: i[0]):
-            if node == self._node:
-                record = snapshot.jobs.get(job)
-                versions = record.versions if record else {}
-                found.append(
-                    (assignment, tuple(versions.get(g.version) for g in assignment.groups))
-                )
+        for job, assignment in sorted(own.items(), key=lambda item: item[0]):
+            record = snapshot.jobs.get(job)
+            versions = record.versions if record else {}
+            found.append((assignment, tuple(versions.get(g.version) for g in assignment.groups)))
         return tuple(found)
 
     def _wanted(self, snapshot: Snapshot, assigned: Assigned) -> Wanted:

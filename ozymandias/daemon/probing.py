@@ -57,6 +57,8 @@ class Prober:
             observed = self._local.observed.get(pod)
             if want.pod is None or want.state is not SlotState.RUNNING or observed is None:
                 continue
+            if not observed.infra_running:
+                continue  # known without a probe
             memory = self._local.memory(pod)
             for container in want.pod.containers:
                 check = container.healthcheck

@@ -12,7 +12,7 @@ is read again.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
 from ozymandias.core.memory import PodMemory
@@ -29,7 +29,7 @@ from ozymandias.model.pod import ObservedPod, Pod, PodId
 from ozymandias.ports import Clock, Compare, Delete, Op, Put, Store, StoreError, Txn, Unavailable
 from ozymandias.store import codec, keys
 from ozymandias.store.names import value_of
-from ozymandias.telemetry import log, warn
+from ozymandias.telemetry import INSTANCES, log, warn
 
 WRITES_MAX = 5  # of one key
 WRITES_WINDOW_SECONDS = 1.0
@@ -163,6 +163,9 @@ class StatusWriter:
                 for record in dns_records(spec.job, assigned.slot, status.address, self._names):
                     wish.names[keys.dns(record.name)] = value_of(record)
         self._computed = computed
+        counts = Counter(status.state for _, status in computed.values())
+        for state in InstanceState:
+            INSTANCES.labels(state).set(counts[state])
         return wishes
 
     def _status(

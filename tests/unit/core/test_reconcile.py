@@ -163,6 +163,21 @@ def test_an_unhealthy_container_is_restarted_alone() -> None:
     ]
 
 
+def test_a_pod_without_network_restarts_its_containers_together() -> None:
+    """When the pod's network is gone all its containers are restarted at once, in order."""
+    spec = job(container("app", after=("db",)), container("db"))
+    made = pod(spec)
+    seen = observed(made, app=RUNNING, db=RUNNING)
+    memory = memories.take_in(NOTHING, made, seen, now=0.0, wall=0.0)
+    memory = memories.take_in(memory, made, seen, now=5.0, wall=5.0)
+    down = replace(seen, infra_running=False, address="")
+    memory = memories.take_in(memory, made, down, now=6.0, wall=6.0)
+    assert not memories.is_healthy(memory, made)
+    assert memories.take_in(memory, made, down, now=6.1, wall=6.1) is memory
+    assert steps([wanted(spec)], [down], {made.id: memory}, 6.1) == []
+    assert steps([wanted(spec)], [down], {made.id: memory}, 7.0) == ["restart db", "restart app"]
+
+
 def test_a_slot_that_stops_and_is_to_run_again_stops_first() -> None:
     """The same pod both stopping and waiting is one that stops."""
     both = [wanted(state=WAITING), wanted(state=STOPPING)]

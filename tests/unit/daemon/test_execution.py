@@ -309,6 +309,21 @@ def test_a_power_cut_is_survived() -> None:
     on_one_node(scenario)
 
 
+def test_a_lost_pod_network_is_mended() -> None:
+    """A pod whose network goes down loses its name, and gets a new network and its name back."""
+
+    async def scenario(node: OneNode) -> None:
+        await node.submit_healthy(WEB_FILE + "  db: {image: image, memory: 64M}\n")
+        node.host.stop_infra(node.pod())
+        await node.until(lambda: not node.names())
+        await node.until(lambda: node.is_healthy() and node.names())
+        assert (node.starts("app"), node.starts("db")) == (2, 2)
+        await asyncio.sleep(30.0)
+        assert (node.starts("app"), node.starts("db")) == (2, 2)
+
+    on_one_node(scenario)
+
+
 def test_completed_and_failed_jobs_rest() -> None:
     """`restart: no`: ending with 0 is completed, otherwise failed; neither is tried again."""
 
