@@ -51,6 +51,8 @@ from ozymandias.telemetry import warn
 PULL_SECONDS_MAX = 600.0
 EXEC_MARGIN_SECONDS = 5.0  # what podman itself may take around a probe's command
 RECONNECT_SECONDS = 1.0
+ATTEMPTS_MAX = 4
+ATTEMPT_SECONDS = 0.25
 # Of the events of a container, those after which something should be looked at. Not the exec ones:
 # every probe would wake the daemon.
 EVENTS = ["create", "start", "died", "remove"]
@@ -193,23 +195,30 @@ class PodmanRuntime:
             await self._stop(container["Id"], _number(container["Labels"].get(podspec.GRACE)))
 
     async def _stop(self, container: str, grace: int) -> None:
-        await self._api.call(
+        await self._insist(
             "POST",
             f"/containers/{container}/stop",
             query={"timeout": grace},
             deadline_seconds=grace + self._deadline_seconds,
-            accept=(404,),
         )
 
     async def remove_pod(self, pod: PodId) -> None:
-        await self._api.call(
-            "DELETE",
-            f"/pods/{segment(pod.name)}",
-            query={"force": True, "timeout": 0},
-            accept=(404,),
+        await self._insist(
+            "DELETE", f"/pods/{segment(pod.name)}", query={"force": True, "timeout": 0}
         )
         self._redirects.pop(pod, None)
         await self.volumes.remove(pod)
+
+    async def _insist(self, method: str, path: str, **arguments: Any) -> None:
+        """Ending what ends by itself at that very moment fails in podman: then try again."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                await self._api.call(method, path, accept=(404,), **arguments)
+                return
+            except Refused:
+                if attempt == ATTEMPTS_MAX:
+                    raise
+            await asyncio.sleep(ATTEMPT_SECONDS)
 
     async def _clean_up(self, pod: PodId) -> None:
         try:
