@@ -23,7 +23,7 @@ from ozymandias.store import codec, keys
 
 TROUBLE_SECONDS = 120.0
 CONVERGE_SECONDS = 240.0  # back-off of failed creations and the breaker included
-SETTLE_SECONDS = 10.0  # events and statuses of the last steps are still being written
+SETTLE_SECONDS = 25.0  # what hung before the healing has run into its deadline
 REST_SECONDS = 60.0
 
 
