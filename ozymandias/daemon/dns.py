@@ -73,6 +73,8 @@ async def serve(config: Config) -> None:
     finally:
         for server in servers:
             server.close()
+        responder.close()
+        await asyncio.sleep(0)  # lets the connections end before the event loop does
         for sock in datagrams:
             loop.remove_reader(sock.fileno())
             sock.close()

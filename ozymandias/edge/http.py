@@ -80,6 +80,7 @@ class Ingress:
                 client.transport.abort()
             for pool in self.table.pools.values() if self.table else ():
                 pool.retire()
+            await asyncio.sleep(0)  # lets the connections end before the event loop does
         self._group = None
 
     def stop(self) -> None:

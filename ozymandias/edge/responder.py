@@ -41,6 +41,7 @@ class Responder:
         self.refused = 0
         self.malformed = 0
         self._clients: dict[str, bool] = {}
+        self._connections: dict[_TcpClient, str] = {}
 
     def allows(self, address: str) -> bool:
         known = self._clients.get(address)
@@ -152,9 +153,13 @@ class Responder:
         return failure(data, end, SERVER_FAILURE)
 
     async def serve_tcp(self, sock: socket.socket) -> asyncio.Server:
-        connections: dict[_TcpClient, str] = {}
         loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: _TcpClient(self, connections), sock=sock)
+        return await loop.create_server(lambda: _TcpClient(self, self._connections), sock=sock)
+
+    def close(self) -> None:
+        """End the TCP connections; the caller closes its own sockets and servers."""
+        for connection in list(self._connections):
+            connection.abort()
 
 
 class _TcpClient(asyncio.Protocol):
@@ -186,6 +191,9 @@ class _TcpClient(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._transport.abort()  # asks, and does not read the answers
+
+    def abort(self) -> None:
+        self._transport.abort()
 
     def _wait(self) -> None:
         if self._timer is not None:

@@ -186,7 +186,8 @@ async def test_trusted_proxies_are_believed():
         reply = await exchange(
             edge.port,
             b"GET /x HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 9.9.9.9\r\n"
-            b"X-Forwarded-Proto: https\r\nX-Forwarded-Host: www.example\r\nConnection: close\r\n\r\n",
+            b"X-Forwarded-Proto: https\r\nX-Forwarded-Host: www.example\r\n"
+            b"Connection: close\r\n\r\n",
         )
         seen = headers_of(json.loads(reply.partition(b"\r\n\r\n")[2]))
         assert seen["x-forwarded-for"] == ["9.9.9.9, 127.0.0.1"]
