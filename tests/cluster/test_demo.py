@@ -1,0 +1,87 @@
+"""`make demo` as a person sees it: whole, interrupted, and failing."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "ozymandias.cluster.demo"]
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def environment() -> Iterator[dict[str, str]]:
+    """Everything temporary in a directory of its own, which must be empty in the end."""
+    with tempfile.TemporaryDirectory(prefix="ozy-test-") as directory:
+        kept = {k: v for k, v in os.environ.items() if k != "KEEP" and not k.startswith("OZY_")}
+        yield kept | {"TMPDIR": directory}
+        assert [path.name for path in Path(directory).iterdir()] == []
+
+
+def test_the_demo_shows_the_whole_path(environment: dict[str, str]) -> None:
+    """Up, job, names, ingress, scale, power cut, healing, return, down; and nothing is left."""
+    done = subprocess.run(
+        COMMAND, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for text in (
+        "is ready, after",
+        "hello-world version 1 is up: 1 of 1",
+        "hello-world.default.ozy.internal",
+        "Look on my Works",
+        "hello-world version 1 is up: 6 of 6",
+        "Killed n2",
+        "All 6 healthy on the other nodes",
+        "n2 is ready",
+        "nothing is left behind",
+    ):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["ozy up", "ozy scale"])
+def test_an_interrupted_demo_cleans_up(
+    environment: dict[str, str], number: signal.Signals, when: str
+) -> None:
+    """Ctrl-C or SIGTERM while a step runs: everything is removed, the exit code says so."""
+    process = subprocess.Popen(
+        COMMAND,
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(f"$ {when}"):
+            break
+    time.sleep(0.3)  # in the middle of the step
+    process.send_signal(number)
+    output = process.stdout.read()
+    assert process.wait(timeout=60) == 130, output
+    process.stdout.close()
+
+
+def test_a_failing_demo_cleans_up(environment: dict[str, str], tmp_path: Path) -> None:
+    """A step that fails ends the demo with its name and a code other than 0."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    curl = programs / "curl"
+    curl.write_text("#!/bin/sh\nexit 22\n")
+    curl.chmod(0o755)
+    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    done = subprocess.run(
+        COMMAND, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "curl" in done.stderr
+    assert "ended with 22" in done.stderr
