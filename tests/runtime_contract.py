@@ -41,6 +41,9 @@ class Kit(Protocol):
     def stubborn(self, name: str = "app") -> Container:
         """Ignores the stop signal; grace of 1 s."""
 
+    def stop_infra(self, pod: PodId) -> None:
+        """The pod's network dies, its containers do not."""
+
 
 def make_pod(
     *containers: Container, job: str = "web", slot: int = 0, node: str = "n1", version: int = 1
@@ -178,6 +181,23 @@ class RuntimeContract:
         found = await observed(kit.runtime, pod)
         assert found is not None and found.infra_running and found.address
         assert state_of(found) is ContainerState.RUNNING
+
+    async def test_new_network_has_nobody_left_in_the_old_one(self, kit: Kit) -> None:
+        """A pod whose network died starts anew: what still ran in the old one ends first."""
+        pod = make_pod(kit.serving("web"), kit.serving("db"))
+        await kit.runtime.create_pod(pod)
+        await kit.runtime.start_container(pod.id, "web")
+        await kit.runtime.start_container(pod.id, "db")
+        kit.stop_infra(pod.id)
+        down = await until(kit.runtime, pod, lambda p: not p.infra_running)
+        assert down.address == ""
+        began = down.container("web").started_at  # type: ignore[union-attr]
+        await kit.runtime.start_container(pod.id, "web")
+        found = await observed(kit.runtime, pod)
+        assert found is not None and found.infra_running and found.address
+        assert found.container("web").started_at > began  # type: ignore[union-attr]
+        assert state_of(found, "web") is ContainerState.RUNNING
+        assert state_of(found, "db") is ContainerState.EXITED
 
     async def test_remove_is_final_and_twice_is_fine(self, kit: Kit) -> None:
         """A removed pod is not listed any more, and removing it again is fine."""

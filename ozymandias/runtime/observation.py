@@ -72,7 +72,7 @@ class Observer:
         infra = next((c for c in listed if c.get("IsInfra")), None)
         members = [c for c in listed if not c.get("IsInfra")]
         address = ""
-        is_up = infra is not None and infra["State"] == "running"
+        is_up = infra is not None and is_running(infra)
         if infra is not None and is_up:
             inspected = await self._inspect(infra)
             is_up = inspected is not None
@@ -128,6 +128,11 @@ class Observer:
         kept = {"State": document["State"], "NetworkSettings": document.get("NetworkSettings")}
         self._inspected[name] = (key, kept)
         return kept
+
+
+def is_running(listed: Document) -> bool:
+    """Has it a process, by podman's entry for it?"""
+    return _STATES.get(listed["State"]) is ContainerState.RUNNING
 
 
 def _name(listed: Document) -> str:

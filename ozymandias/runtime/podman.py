@@ -35,7 +35,7 @@ from ozymandias.ports import (
     RuntimeInfo,
 )
 from ozymandias.runtime import podspec, probes, streams
-from ozymandias.runtime.observation import Observer
+from ozymandias.runtime.observation import Observer, is_running
 from ozymandias.runtime.podman_api import (
     DEADLINE_SECONDS,
     PodmanApi,
@@ -79,7 +79,6 @@ class PodmanRuntime:
         self._domain = domain
         self._deadline_seconds = deadline_seconds
         self._observer = Observer(self._api, self._owner)
-        self._redirects: dict[PodId, tuple[Port, ...]] = {}
         self._http: aiohttp.ClientSession | None = None
         self.volumes = Volumes(self._api, self._owner, volume_dir=volume_dir, shared_dir=shared_dir)
 
@@ -137,40 +136,45 @@ class PodmanRuntime:
         )
         mounts = {c.name: await self.volumes.prepare(pod, c) for c in pod.containers}
         await self._api.call("POST", "/pods/create", body=spec)
-        self._redirects[pod.id] = podspec.redirects_of(pod.containers)
-        await self._start_network(pod.id)
+        await self._start_network(pod.id, podspec.redirects_of(pod.containers))
         for container in pod.containers:
             body = podspec.container_spec(pod, container, self._owner, mounts[container.name])
             await self._api.call("POST", "/containers/create", body=body)
 
     async def start_container(self, pod: PodId, container: str) -> None:
-        await self._start_network(pod)
-        name = container_name(pod, container)
+        await self._ensure_network(pod)
+        await self._start(container_name(pod, container))
+
+    async def _ensure_network(self, pod: PodId) -> None:
+        """The pod's infra container runs, and its redirects are those of the job.
+
+        They are set even if it was running already: a daemon may have died in between. Containers
+        that still run after their network went down would never see the new one: they end first.
+        """
+        listed = await self._observer.list_containers(pod)
+        infra = next((c for c in listed if c.get("IsInfra")), None)
+        if infra is None:
+            raise RuntimeFailed(f"no such pod: {pod.name}")
+        ports = podspec.parse_redirects(infra["Labels"].get(podspec.REDIRECTS, ""))
+        if not is_running(infra):
+            await _all(self._stop_container(c) for c in listed if c is not infra)
+            await self._start_network(pod, ports)
+        elif ports:
+            await redirect(int(infra["Pid"]), ports, deadline_seconds=self._deadline_seconds)
+
+    async def _start_network(self, pod: PodId, ports: Sequence[Port]) -> None:
+        name = infra_name(pod)
+        await self._start(name)
+        if ports:
+            _, infra = await self._api.call("GET", f"/containers/{segment(name)}/json")
+            await redirect(infra["State"]["Pid"], ports, deadline_seconds=self._deadline_seconds)
+
+    async def _start(self, name: str) -> None:
         self._observer.forget(name)
         try:
             await self._api.call("POST", f"/containers/{segment(name)}/start")
         except Refused as error:
             raise _translated(error) from error
-
-    async def _start_network(self, pod: PodId) -> None:
-        """The pod's infra container runs, and its redirects are those of the job.
-
-        They are set again even if it was running already: a daemon may have died in between.
-        """
-        name = infra_name(pod)
-        try:
-            status, _ = await self._api.call("POST", f"/containers/{segment(name)}/start")
-        except Refused as error:
-            raise _translated(error) from error
-        if status != 304:
-            self._observer.forget(name)
-        if self._redirects.get(pod) == ():
-            return
-        _, infra = await self._api.call("GET", f"/containers/{segment(name)}/json")
-        ports = podspec.parse_redirects(infra["Config"]["Labels"].get(podspec.REDIRECTS, ""))
-        self._redirects[pod] = ports
-        if ports:
-            await redirect(infra["State"]["Pid"], ports, deadline_seconds=self._deadline_seconds)
 
     async def stop_container(self, pod: PodId, container: str) -> None:
         for found in await self._observer.list_containers(pod):
@@ -191,7 +195,7 @@ class PodmanRuntime:
                 await self._stop(container["Id"], 0)
 
     async def _stop_container(self, container: dict[str, Any]) -> None:
-        if container.get("State") == "running":
+        if is_running(container):
             await self._stop(container["Id"], _number(container["Labels"].get(podspec.GRACE)))
 
     async def _stop(self, container: str, grace: int) -> None:
@@ -206,7 +210,6 @@ class PodmanRuntime:
         await self._insist(
             "DELETE", f"/pods/{segment(pod.name)}", query={"force": True, "timeout": 0}
         )
-        self._redirects.pop(pod, None)
         await self.volumes.remove(pod)
 
     async def _insist(self, method: str, path: str, **arguments: Any) -> None:

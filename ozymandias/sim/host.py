@@ -163,12 +163,14 @@ class SimHost:
 
     def start(self, pod: PodId, name: str) -> None:
         found, container = self.find(pod, name)
-        if container.state is ContainerState.RUNNING:
-            return
         if not found.infra_running:
+            for other in found.containers.values():
+                self._exit(pod, other.spec.name, 0, False)  # they would never see the new network
             self._next_address += 1
             found.infra_running = True
             found.address = f"{self.subnet}.{self._next_address % 250 + 2}"
+        if container.state is ContainerState.RUNNING:
+            return
         container.starts += 1
         self.started_total += 1
         container.behaviour = self.behave(pod, container.spec, container.starts)

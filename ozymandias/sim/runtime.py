@@ -170,7 +170,8 @@ class SimRuntime:
             latency += host.random.uniform(0.0, 2 * self._deadline_seconds)
         loop.call_later(latency, serve)
         try:
-            await asyncio.wait_for(done, self._deadline_seconds)
+            async with asyncio.timeout(self._deadline_seconds):
+                await done
         except TimeoutError:
             raise RuntimeHung(
                 f"{operation}: no answer within {self._deadline_seconds:g} s"

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from ozymandias.model.job import Container
+from ozymandias.model.pod import PodId
 from ozymandias.runtime.network import PodmanNetwork
 from ozymandias.runtime.podman import PodmanRuntime
+from ozymandias.runtime.podspec import infra_name
 from tests.podman_service import PodmanService, podman_service
 
 __all__ = ["podman_service"]
@@ -73,6 +75,9 @@ class PodmanKit:
     def stubborn(self, name: str = "app") -> Container:
         script = "trap '' TERM; while :; do sleep 1; done"
         return replace(shell(script, name=name), stop_grace_seconds=1.0)
+
+    def stop_infra(self, pod: PodId) -> None:
+        self.site.service.podman("kill", "--signal=KILL", infra_name(pod))
 
 
 def shell(script: str, *, name: str = "app", image: str = BUSYBOX) -> Container:

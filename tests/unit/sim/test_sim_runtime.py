@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from ozymandias.model.job import Container, Port
-from ozymandias.model.pod import ContainerState
+from ozymandias.model.pod import ContainerState, PodId
 from ozymandias.ports import PortTaken, RuntimeFailed, RuntimeHung
 from ozymandias.sim.runtime import Behaviour, Faults, SimHost, SimRuntime, behaving
 from tests.runtime_contract import Kit, RuntimeContract, make_pod, observed, state_of, until
@@ -30,6 +30,9 @@ class SimKit:
     def stubborn(self, name: str = "app") -> Container:
         container = self._with(name, Behaviour(ignores_stop=True))
         return replace(container, stop_grace_seconds=0.2)
+
+    def stop_infra(self, pod: PodId) -> None:
+        self.host.stop_infra(pod)
 
     def _with(self, name: str, behaviour: Behaviour) -> Container:
         self.host.behave = behaving(**self._behaviours | {name: behaviour})
