@@ -12,7 +12,7 @@ import contextlib
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Never, TypeVar
+from typing import TYPE_CHECKING, Never, TypeVar
 
 from ozymandias.ports import (
     KV,
@@ -28,6 +28,7 @@ from ozymandias.ports import (
     Listing,
     Op,
     Put,
+    Store,
     StoreError,
     Txn,
     TxnResult,
@@ -263,3 +264,9 @@ def _writes(ops: Sequence[Op]) -> bool:
         else isinstance(op, Put | Delete)
         for op in ops
     )
+
+
+if TYPE_CHECKING:
+
+    def _keeps_the_port(store: SimStore) -> Store:
+        return store

@@ -10,7 +10,7 @@ import contextlib
 import random
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Never
+from typing import TYPE_CHECKING, Never
 
 import grpc.aio
 
@@ -24,6 +24,7 @@ from ozymandias.ports import (
     LeaseLost,
     Listing,
     Op,
+    Store,
     TxnResult,
     Unavailable,
 )
@@ -51,7 +52,6 @@ __all__ = ["Credentials", "EtcdStore", "MemberStatus", "Timeouts"]
 
 PAGE_KEYS = 5_000  # a larger page stalls the event loop, a smaller one costs round trips
 LISTING_ATTEMPTS_MAX = 5
-RELIST_SECONDS = 600.0  # old servers lose watch events; a mirror must not stay wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,8 @@ class EtcdStore:
                 continue
             failures = 0
             yield listing
-            end = asyncio.get_running_loop().time() + RELIST_SECONDS * random.uniform(0.8, 1.2)
+            relist_seconds = self._calls.timeouts.relist * random.uniform(0.8, 1.2)
+            end = asyncio.get_running_loop().time() + relist_seconds
             async with contextlib.aclosing(self.watch(prefix, listing.revision + 1)) as batches:
                 with contextlib.suppress(Compacted, ClusterChanged, TimeoutError):
                     while True:
@@ -212,3 +213,9 @@ class EtcdStore:
     async def compact(self, revision: int) -> None:
         """Forget the history before a revision."""
         await self._calls.ask(COMPACT, pb.CompactionRequest(revision=revision, physical=True))
+
+
+if TYPE_CHECKING:
+
+    def _keeps_the_port(store: EtcdStore) -> Store:
+        return store

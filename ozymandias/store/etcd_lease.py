@@ -104,6 +104,13 @@ class KeepAlive:
         try:
             while (kept := self._wait_for_next()) is not None:
                 self._refresh(kept, members)
+        except BaseException as error:  # a bug: nobody may believe that their lease is kept
+            with self._changed:
+                self._thread = None
+                abandoned = list(self._kept)
+            for kept in abandoned:
+                self._lose(kept, f"the keep-alive failed: {error!r}")
+            raise
         finally:
             members.close()
 
@@ -128,9 +135,8 @@ class KeepAlive:
         try:
             answer = self._ask(members, KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease.id), seconds)
         except (grpc.RpcError, grpc.FutureCancelledError) as error:
-            detail = str(error.details()) if isinstance(error, grpc.Call) else ""
-            if is_stale_token(detail) or "permission denied" in detail:
-                members.token = ""
+            if _is_denial(error):
+                members.is_logged_in = False
             else:
                 members.turn()
             kept.due = max(sent + RETRY_SECONDS, boot_time())
@@ -142,11 +148,8 @@ class KeepAlive:
         kept.due = sent + answer.TTL / 3
 
     def _ask(self, members: "_Members", method: Method, request: Any, seconds: float) -> Any:
-        if self._credentials.user and not members.token and method is not AUTHENTICATE:
-            login = pb.AuthenticateRequest(
-                name=self._credentials.user, password=self._credentials.password
-            )
-            members.token = self._ask(members, AUTHENTICATE, login, seconds).token
+        if self._credentials.user and not members.is_logged_in and method is not AUTHENTICATE:
+            self._login(members, seconds)
         with self._changed:
             if not self._kept:
                 raise grpc.FutureCancelledError
@@ -156,9 +159,30 @@ class KeepAlive:
         finally:
             self._call = None
 
+    def _login(self, members: "_Members", seconds: float) -> None:
+        request = pb.AuthenticateRequest(
+            name=self._credentials.user, password=self._credentials.password
+        )
+        members.token = ""
+        try:
+            members.token = self._ask(members, AUTHENTICATE, request, seconds).token
+        except grpc.RpcError as error:
+            if "not enabled" not in _detail(error):
+                raise
+        members.is_logged_in = True
+
     def _lose(self, kept: _Kept, reason: str) -> None:
         kept.report(reason)
         self._drop(kept)
+
+
+def _detail(error: Exception) -> str:
+    return str(error.details()) if isinstance(error, grpc.Call) else ""
+
+
+def _is_denial(error: Exception) -> bool:
+    detail = _detail(error)
+    return is_stale_token(detail) or "permission denied" in detail
 
 
 class _Members:
@@ -166,6 +190,7 @@ class _Members:
 
     def __init__(self, endpoints: Sequence[str], credentials: Credentials) -> None:
         self.token = ""
+        self.is_logged_in = False
         self._channels = [open_channel(grpc, endpoint, credentials) for endpoint in endpoints]
         self._current = 0
 

@@ -10,7 +10,7 @@ import trustme
 from ozymandias.ports import Denied, Put, Unavailable
 from ozymandias.store.etcd import Credentials, EtcdStore, Timeouts
 from tests.etcd_server import EtcdCluster
-from tests.integration.store.contract import keeping, put, take, watching
+from tests.integration.store.contract import create, keeping, put, take, until_refreshed, watching
 
 QUICK = Timeouts(attempt=1.0, call=3.0)
 
@@ -46,11 +46,8 @@ async def use(store: EtcdStore, prefix: bytes) -> None:
     revision = await put(store, prefix + b"a", b"1", lease.id)
     async with watching(store, prefix, revision) as batches, keeping(store, lease) as kept:
         assert len(await take(batches, 1)) == 1
-        deadline = lease.deadline
-        async with asyncio.timeout(5):
-            while lease.deadline == deadline and not kept.done():
-                await asyncio.sleep(0.05)
-        assert not kept.done() and await store.get(prefix + b"a") is not None
+        await until_refreshed(lease, kept)
+        assert await store.get(prefix + b"a") is not None
     await store.revoke(lease)
 
 
@@ -95,9 +92,9 @@ def guarded() -> Iterator[EtcdCluster]:
 async def test_passwords(guarded: EtcdCluster) -> None:
     """A user works beyond the life of a token, and not beyond its permissions."""
     early = EtcdStore.connect(guarded.endpoints, Credentials(user="bob", password="word"), QUICK)
-    await put(early, b"/bob/early")  # nobody is asked for a password yet
+    await use(early, b"/bob/early/")  # nobody is asked for a password yet
     guarded.ctl("auth", "enable")
-    await put(early, b"/bob/early")
+    await use(early, b"/bob/early/")
     await early.aclose()
 
     bob = EtcdStore.connect(guarded.endpoints, Credentials(user="bob", password="word"), QUICK)
@@ -130,6 +127,6 @@ async def test_a_watch_reconnects_with_an_old_token(guarded: EtcdCluster) -> Non
     async with watching(store, b"/bob/", revision) as batches:
         await take(batches, 1)
         guarded.restart(0)
-        await put(store, b"/bob/b")
+        await create(store, b"/bob/b")
         assert [e.kv.key for e in await take(batches, 1)] == [b"/bob/b"]
     await store.aclose()
