@@ -35,7 +35,8 @@ class KernelLog:
     def out_of_memory(self, container: str, since: float) -> bool:
         """Was this container's cgroup out of memory at or after this wall time?"""
         self._catch_up()
-        return self._kills.get(container, -1.0) >= since - TOLERANCE_SECONDS
+        killed_at = self._kills.get(container)
+        return killed_at is not None and killed_at >= since - TOLERANCE_SECONDS
 
     def close(self) -> None:
         if self._file is not None:

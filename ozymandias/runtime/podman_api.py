@@ -123,18 +123,36 @@ class PodmanApi:
         return self._session
 
 
-async def frames(reader: aiohttp.StreamReader) -> AsyncGenerator[tuple[int, bytes], None]:
-    """The parts of a multiplexed stream: 1 is stdout, 2 is stderr. Ends with the stream."""
-    while True:
-        try:
-            header = await reader.readexactly(8)
-            size = int.from_bytes(header[4:])
-            if size > FRAME_BYTES_MAX:
+Frame = tuple[int, bytes]  # 1 is stdout, 2 is stderr
+
+
+class Frames:
+    """Takes a multiplexed stream apart, however it was cut into pieces on its way."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def take(self, piece: bytes) -> list[Frame]:
+        """The frames that this piece completes."""
+        self._rest += piece
+        found = []
+        while len(self._rest) >= 8:
+            end = 8 + int.from_bytes(self._rest[4:8])
+            if end > FRAME_BYTES_MAX:
                 raise RuntimeFailed("podman sent a stream that can't be understood")
-            content = await reader.readexactly(size)
-        except asyncio.IncompleteReadError:
-            return
-        yield header[0], content
+            if len(self._rest) < end:
+                break
+            found.append((self._rest[0], bytes(self._rest[8:end])))
+            del self._rest[:end]
+        return found
+
+
+async def frames(reader: aiohttp.StreamReader) -> AsyncGenerator[Frame, None]:
+    """The parts of a multiplexed stream. Ends with the stream."""
+    parser = Frames()
+    while piece := await reader.readany():
+        for frame in parser.take(piece):
+            yield frame
 
 
 def segment(text: str) -> str:

@@ -14,7 +14,7 @@ import aiohttp
 
 from ozymandias.ports import ExecResult, LogLine, RuntimeFailed
 from ozymandias.runtime.observation import parse_time
-from ozymandias.runtime.podman_api import PodmanApi, filters, frames, segment
+from ozymandias.runtime.podman_api import Frame, Frames, PodmanApi, filters, frames, segment
 
 STDOUT, STDERR = 1, 2
 EXEC_OUTPUT_BYTES_MAX = 4 * 2**20  # of each stream; the rest is read and dropped
@@ -65,35 +65,29 @@ async def log_lines(
 
 async def _until_ended(
     api: PodmanApi, path: str, reader: aiohttp.StreamReader
-) -> AsyncGenerator[tuple[int, bytes], None]:
+) -> AsyncGenerator[Frame, None]:
     """Frames until the stream ends, or nothing has come and the container does not run.
 
     podman may miss the end of a container that ended just when following began, and would then
     follow for ever.
     """
-    parts = frames(reader)
-    waiting: asyncio.Future[tuple[int, bytes]] | None = None
+    parser = Frames()
     was_running = True
-    try:
-        while True:
-            waiting = waiting or asyncio.ensure_future(anext(parts))
-            done, _ = await asyncio.wait([waiting], timeout=FOLLOW_SECONDS)
-            if done:
-                try:
-                    yield waiting.result()
-                except StopAsyncIteration:
-                    return
-                waiting = None
-                continue
+    while True:
+        try:
+            async with asyncio.timeout(FOLLOW_SECONDS):
+                piece = await reader.readany()
+        except TimeoutError:
             state = await _state(api, path)
             is_running = state is not None and bool(state["Running"])
             if not is_running and not was_running:
                 return
             was_running = is_running
-    finally:
-        if waiting is not None:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+            continue
+        if not piece:
+            return
+        for frame in parser.take(piece):
+            yield frame
 
 
 async def _state(api: PodmanApi, path: str) -> dict[str, Any] | None:
