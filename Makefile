@@ -6,7 +6,6 @@ PYTHON := .venv/bin/python
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 PYTEST := $(PYTHON) -m pytest $(PYTEST_ARGS)
 SEED ?= 1
-MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster \
@@ -38,8 +37,9 @@ test-integration: setup ## one real thing at a time: etcd, podman, the edges
 test-cluster: setup ## real daemons on real etcd and podman: kill, restart, heal
 	$(ROOT) $(PYTEST) tests/cluster
 
-simulate: setup ## one simulated cluster: make simulate SEED=7 MINUTES=10
-	$(PYTHON) -m ozymandias.sim --seed $(SEED) --minutes $(MINUTES)
+simulate: setup ## replay one simulated cluster exactly: make simulate SEED=7
+	@$(PYTHON) -c 'import sys; from ozymandias.sim.scenario import run_seed; found = run_seed($(SEED)); \
+		print(*found.history, *found.violations, sep="\n"); sys.exit(bool(found.violations))'
 
 bench: setup ## the figures, one JSON line each
 	@$(ROOT) $(PYTHON) -m bench

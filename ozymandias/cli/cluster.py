@@ -32,7 +32,12 @@ def state_dir_option(function: Any) -> Any:
 
 @click.command()
 @click.option(
-    "--nodes", type=click.IntRange(1, local.NODES_MAX), default=3, show_default=True, metavar="N"
+    "--nodes",
+    type=click.IntRange(1, local.NODES_MAX),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="How many nodes.",
 )
 @click.option("--memory", default="4G", show_default=True, help="What each node may allocate.")
 @click.option("--disk", default="10G", show_default=True, help="What each node may allocate.")
@@ -53,7 +58,8 @@ def up(
     Returns when it is ready. A cluster that runs already is left as it is; one that was stopped by
     a power cut is brought back with its jobs.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     wish = local.Wish(
         state_dir=(state_dir or state.DEFAULT_STATE_DIR).absolute(),
         nodes=nodes,

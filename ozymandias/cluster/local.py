@@ -86,6 +86,7 @@ def up(wish: Wish, say: Say) -> Up:
         cluster = state.load(wish.state_dir)
         if cluster is not None and reach.is_supervised(cluster):
             _wait_ready(cluster)
+            cluster = _came_up(cluster)
             return Up(cluster=cluster, seconds=time.monotonic() - started, was_running=True)
         stale = cluster is not None and cluster.was_ready
         try:
@@ -99,13 +100,19 @@ def up(wish: Wish, say: Say) -> Up:
                 cluster = _planned(wish)
             _start(cluster)
             _wait_ready(cluster)
-            cluster = replace(state.load(wish.state_dir) or cluster, was_ready=True)
-            cluster.save()
+            cluster = _came_up(cluster)
         except BaseException:
             with undisturbed():
                 _undo(wish.state_dir, keep_data=stale)
             raise
     return Up(cluster=cluster, seconds=time.monotonic() - started, was_stale=stale)
+
+
+def _came_up(cluster: LocalCluster) -> LocalCluster:
+    """Remember it: from now on its data are worth keeping."""
+    fresh = replace(state.load(cluster.state_dir) or cluster, was_ready=True)
+    fresh.save()
+    return fresh
 
 
 def _check(wish: Wish) -> None:
@@ -292,9 +299,9 @@ def undisturbed() -> Iterator[None]:
 
 def down(state_dir: Path) -> LocalCluster | None:
     """Remove everything the cluster made; None when there is none."""
+    require_root()
     if not (state_dir / "cluster.json").exists():
         return None
-    require_root()
     with state.locked(state_dir):
         cluster = state.load(state_dir)
         if cluster is not None:

@@ -264,6 +264,20 @@ def test_an_interrupted_up_leaves_nothing(person: Person, after_seconds: float) 
     assert remains_of(running.id if running else "no-such", person.directory) == {}
 
 
+@pytest.mark.parametrize("after_seconds", [0.5, 1.2, 2.0])
+def test_down_removes_what_a_killed_up_left(person: Person, after_seconds: float) -> None:
+    """kill -9 of `ozy up` half way: `down` finds it all, whatever had come to be."""
+    process = subprocess.Popen(person.up_command, env=person.environment, stdout=subprocess.DEVNULL)
+    time.sleep(after_seconds)  # the moment of the kill is what is tried here
+    process.kill()
+    process.wait()
+    found = state.load(person.state_dir) if person.state_dir.exists() else None
+    person.run("down", "--state-dir", str(person.state_dir))
+    if found is not None:
+        assert not person.state_dir.exists()
+        assert remains_of(found.id, person.directory) == {}
+
+
 def test_a_taken_port_is_named(person: Person) -> None:
     """The port and the option to choose another one; nothing is left."""
     with socket.socket() as holder:
