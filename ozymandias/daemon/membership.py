@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ozymandias.model.node import NodeName, Presence, Resources
+from ozymandias.model.pod import PodId
 from ozymandias.ports import (
     Ambiguous,
     Clock,
@@ -32,7 +33,7 @@ from ozymandias.ports import (
 from ozymandias.problems import CONFIG_INVALID, NODE_NAME_TAKEN, Problem, ProblemError
 from ozymandias.store import codec, keys
 from ozymandias.store.mirror import Mirror
-from ozymandias.store.registration import Offer, ensure_format, register
+from ozymandias.store.registration import Offer, ensure_format, register, renew_offer
 from ozymandias.telemetry import log, warn
 
 LONG_LEASE_FACTOR = 4  # statuses and names live this much longer than the presence
@@ -247,13 +248,18 @@ class Membership:
             return None  # look again: taking over twice is harmless
         if not result.succeeded:
             return None
+        await self._mirror.reached(result.revision)
+        offer = self._offer(mine, ())
+        revision = await renew_offer(self._store, self._mirror, offer, compare, self._commit_id())
+        if revision is None:
+            return None
         log("session.adopted", node=identity.name, reason="the lease of the last run still lives")
         return Session(
             node=identity.name,
             lease=lease,
             long_lease=long_lease,
             epoch=epoch,
-            revision=result.revision,
+            revision=max(result.revision, revision),
         )
 
     async def _register(self) -> Session | None:
@@ -267,16 +273,8 @@ class Membership:
             found, degraded = (), f"podman does not answer: {error}"
         lease = await self._store.grant(identity.lease_ttl_seconds)
         long_lease = await self._long_lease(0)
-        offer = Offer(
-            node=identity.name,
-            presence=self._presence(long_lease.id, degraded),
-            capacity=identity.capacity,
-            reserve=identity.reserve,
-            labels=dict(identity.labels),
-            found=found,
-        )
-        commit = f"{self._clock.random.getrandbits(64):016x}"
-        revision = await register(self._store, self._mirror, offer, lease.id, commit)
+        offer = self._offer(self._presence(long_lease.id, degraded), found)
+        revision = await register(self._store, self._mirror, offer, lease.id, self._commit_id())
         if revision is None:
             await self._store.revoke(lease)
             await self._store.revoke(long_lease)
@@ -289,6 +287,20 @@ class Membership:
             epoch=revision,
             revision=revision,
         )
+
+    def _offer(self, presence: Presence, found: tuple[PodId, ...]) -> Offer:
+        identity = self._identity
+        return Offer(
+            node=identity.name,
+            presence=presence,
+            capacity=identity.capacity,
+            reserve=identity.reserve,
+            labels=dict(identity.labels),
+            found=found,
+        )
+
+    def _commit_id(self) -> str:
+        return f"{self._clock.random.getrandbits(64):016x}"
 
     async def _long_lease(self, lease_id: int) -> Lease:
         adopted = await self._store.adopt(lease_id) if lease_id else None

@@ -6,7 +6,7 @@ still runs fits; counting it as stopping keeps its room taken until the pods are
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ozymandias.core.apply import merged, totals
 from ozymandias.core.pods import pod_id
@@ -57,6 +57,32 @@ async def register(
 ) -> int | None:
     """The revision of the registration, or None when the ledger or the record had changed."""
     transaction = prepare_registration(mirror.snapshot(), offer, lease, commit)
+    outcome = await send(store, transaction, commit)
+    return None if isinstance(outcome, Lost) else outcome
+
+
+async def renew_offer(
+    store: Store, mirror: Mirror, offer: Offer, fence: tuple[Compare, ...], commit: str
+) -> int | None:
+    """Write what the node offers now into its ledger, if that has changed; None: a race was lost.
+
+    A restart of the daemon is when a changed configuration takes effect.
+    """
+    snapshot = mirror.snapshot()
+    node = snapshot.nodes.get(offer.node)
+    if node is None:
+        return snapshot.revision  # a ledger that can't be read is not ours to overwrite
+    ledger = replace(
+        node.ledger, capacity=offer.capacity, reserve=offer.reserve, labels=dict(offer.labels)
+    )
+    if ledger == node.ledger:
+        return snapshot.revision
+    key = keys.ledger(offer.node)
+    transaction = Transaction(
+        compare=(*fence, Compare(key, "mod", "=", node.ledger_revision)),
+        then=(Put(key, codec.encode(replace(ledger, commit=commit))),),
+        marked=(key,),
+    )
     outcome = await send(store, transaction, commit)
     return None if isinstance(outcome, Lost) else outcome
 
