@@ -71,8 +71,8 @@ class Credentials:
 class Timeouts:
     attempt: float = 2.0  # until another member is asked; for a write, until it is ambiguous
     call: float = 10.0  # all attempts of a call together
-    heartbeat: float = 2.0  # how often a watched member is asked to say something
-    silence: float = 6.0  # how long a watched member may say nothing
+    heartbeat: float = 3.0  # how often a watched member is asked to say something
+    silence: float = 7.0  # how long a watched member may say nothing
     relist: float = 600.0  # a mirror lists afresh so often: old servers can lose watch events
 
 
