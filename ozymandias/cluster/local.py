@@ -74,8 +74,7 @@ def up(wish: Wish, say: Say) -> Up:
     require_root()
     programs.require_programs()
     started = time.monotonic()
-    found_before = (wish.state_dir / "cluster.json").exists()
-    if not found_before and wish.state_dir.exists() and any(wish.state_dir.iterdir()):
+    if not (wish.state_dir / "cluster.json").exists() and not state.is_blank(wish.state_dir):
         raise ProblemError(
             LOCAL_CLUSTER(
                 f"{wish.state_dir} holds other things than a cluster's state.",
@@ -301,6 +300,8 @@ def down(state_dir: Path) -> LocalCluster | None:
     """Remove everything the cluster made; None when there is none."""
     require_root()
     if not (state_dir / "cluster.json").exists():
+        if state.is_blank(state_dir):  # an `up` was killed before it had written anything down
+            shutil.rmtree(state_dir, ignore_errors=True)
         return None
     with state.locked(state_dir):
         cluster = state.load(state_dir)

@@ -128,6 +128,13 @@ def load(state_dir: Path) -> LocalCluster | None:
         ) from error
 
 
+def is_blank(state_dir: Path) -> bool:
+    """No cluster's state and nothing of anybody else's, at most a file that was being written."""
+    if not state_dir.exists():
+        return True
+    return {path.name for path in state_dir.iterdir()} <= {".cluster.json.new"}
+
+
 def write_json(file: Path, document: Mapping[str, Any]) -> None:
     """Whole or not at all, also across a power cut."""
     fresh = file.with_name(f".{file.name}.new")

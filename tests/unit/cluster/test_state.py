@@ -55,6 +55,16 @@ def test_a_damaged_file_is_a_problem(tmp_path: Path, text: str) -> None:
     assert "cluster.json" in caught.value.problem.detail
 
 
+def test_somebody_elses_directory_is_not_blank(tmp_path: Path) -> None:
+    """Only a directory without anything, or with our own half-written file, may be used."""
+    assert state.is_blank(tmp_path / "absent")
+    assert state.is_blank(tmp_path)
+    (tmp_path / ".cluster.json.new").write_text("{")
+    assert state.is_blank(tmp_path)
+    (tmp_path / "diary.txt").write_text("mine")
+    assert not state.is_blank(tmp_path)
+
+
 def test_killing_one_node_leaves_the_others(tmp_path: Path) -> None:
     """`with_killed` changes the one node named."""
     killed = a_cluster(tmp_path).with_killed("n2", True)
