@@ -37,7 +37,12 @@ class Site:
     directory: Path
 
     def runtime(
-        self, node: str = "n1", *, deadline_seconds: float = 20.0, socket: Path | None = None
+        self,
+        node: str = "n1",
+        *,
+        deadline_seconds: float = 20.0,
+        socket: Path | None = None,
+        volume_dir: Path | None = None,
     ) -> PodmanRuntime:
         return PodmanRuntime(
             socket=socket or self.service.socket,
@@ -46,7 +51,7 @@ class Site:
             network=self.network,
             dns_server="192.0.2.53",
             domain="ozy.internal",
-            volume_dir=self.directory / "volumes",
+            volume_dir=volume_dir or self.directory / "volumes",
             shared_dir=self.directory / "shared",
             deadline_seconds=deadline_seconds,
         )

@@ -1,10 +1,14 @@
 """What containers get: one network per pod, hard limits, few rights, their own words."""
 
 import json
+import socket
 from dataclasses import replace
+
+import pytest
 
 from ozymandias.model.job import Dependency, PullPolicy, Tmpfs
 from ozymandias.model.pod import ContainerState
+from ozymandias.ports import ImageMissing
 from tests.integration.podman.conftest import BUSYBOX, MEMORY_BYTES, PodmanKit, demo, shell
 from tests.runtime_contract import make_pod, observed, state_of, until
 
@@ -153,3 +157,13 @@ async def test_image_policy(kit: PodmanKit) -> None:
     """An image that is here is not pulled under missing and never."""
     await kit.runtime.ensure_image(BUSYBOX, PullPolicy.MISSING)
     await kit.runtime.ensure_image(BUSYBOX, PullPolicy.NEVER)
+
+
+@pytest.mark.parametrize("policy", [PullPolicy.MISSING, PullPolicy.ALWAYS])
+async def test_failed_pull_says_why(kit: PodmanKit, policy: PullPolicy) -> None:
+    """An image whose registry does not answer is missing, and the reason is podman's own."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can answer there
+        image = f"127.0.0.1:{closed.getsockname()[1]}/absent:1"
+        with pytest.raises(ImageMissing, match=r"could not be pulled: .*connection refused"):
+            await kit.runtime.ensure_image(image, policy)

@@ -1,5 +1,6 @@
 """Local volumes have a real limit and go with their instance; shared ones are seen by all."""
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +105,21 @@ async def test_shared_volume_is_seen_by_all_instances(kit: PodmanKit) -> None:
     _, lines = await run(kit, make_pod(using(shared(), "cat /data/f", user="2000"), slot=1))
     assert lines == ["here"]
     assert (kit.site.directory / "shared/default/web/common/f").read_text() == "here\n"
+
+
+async def test_full_disk_is_a_reason_and_leaves_nothing(kit: PodmanKit, tmp_path: Path) -> None:
+    """Where there is no room for a volume the pod is refused with that reason."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=True)
+    runtime = kit.site.runtime(volume_dir=tmp_path)
+    try:
+        pod = make_pod(using(local(megabytes=100), "true"))
+        with pytest.raises(RuntimeFailed, match=r"(?i)no space left|mkfs"):
+            await runtime.create_pod(pod)
+        assert await runtime.list_pods() == ()
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        await runtime.aclose()
+        subprocess.run(["umount", tmp_path], check=True)
 
 
 async def test_links_made_by_containers_lead_nowhere(kit: PodmanKit) -> None:
