@@ -127,7 +127,7 @@ async def _run(config: Config) -> None:
                 Ports(store=store, runtime=runtime, clock=SystemClock(), peers=peers),
                 breaker_seconds=config.node.breaker_seconds,
             )
-            group.create_task(_make_network(_network(config, cluster)))
+            group.create_task(_make_network(config, cluster))
             group.create_task(_pulse(daemon.membership))
             path = config.api.socket or str(Path(config.node.state_dir) / "api.sock")
             async with serving(
@@ -214,16 +214,18 @@ async def _runtime(config: Config, cluster: str) -> AsyncIterator[PodmanRuntime]
         await runtime.aclose()
 
 
-def _network(config: Config, cluster: str) -> PodmanNetwork:
-    return PodmanNetwork(
+async def _make_network(config: Config, cluster: str) -> None:
+    network = PodmanNetwork(
         socket=Path(config.podman.socket),
         cluster=cluster,
         name=config.podman.network,
         subnet=config.podman.subnet,
     )
+    async with contextlib.aclosing(network):
+        await _ensure(network)
 
 
-async def _make_network(network: Network) -> None:
+async def _ensure(network: Network) -> None:
     """Until it is there; meanwhile pods wait with that reason."""
     while True:
         try:
