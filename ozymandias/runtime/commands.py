@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Sequence
+from typing import BinaryIO
 
 from ozymandias.ports import RuntimeFailed, RuntimeHung
 
@@ -21,19 +22,20 @@ async def run(
     Whatever happens, also when the caller is cancelled, no process is left behind.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
-            *arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=tuple(pass_fds),
-            env=os.environ | {"PATH": PATH, "LC_ALL": "C"},
-        )
+        with _readable(stdin) as given:
+            process = await asyncio.create_subprocess_exec(
+                *arguments,
+                stdin=given,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=tuple(pass_fds),
+                env=os.environ | {"PATH": PATH, "LC_ALL": "C"},
+            )
     except OSError as error:
         raise RuntimeFailed(f"{arguments[0]} can't be run: {error}") from error
     try:
         async with asyncio.timeout(deadline_seconds):
-            out, errors = await process.communicate(stdin)
+            out, errors = await process.communicate()
     except TimeoutError:
         raise RuntimeHung(f"{arguments[0]} did not end within {deadline_seconds:g} s") from None
     finally:
@@ -44,3 +46,11 @@ async def run(
         words = errors.decode(errors="replace").strip() or f"exit code {process.returncode}"
         raise RuntimeFailed(f"{arguments[0]}: {words}")
     return out
+
+
+def _readable(content: bytes) -> BinaryIO:
+    """A file in memory, not a pipe: writing to a process that has ended already is an error."""
+    file = os.fdopen(os.memfd_create("stdin"), "w+b")
+    file.write(content)
+    file.seek(0)
+    return file
