@@ -140,7 +140,9 @@ async def _authorized(request: web.Request, handler: Handler) -> web.StreamRespo
     token = request.app[TOKEN]
     if token and request.path not in ("/healthz", "/readyz", "/metrics"):
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        is_right = hmac.compare_digest(given.strip().encode(), token.encode())
+        # Headers may hold any bytes; undecodable ones arrive as surrogates.
+        shown = given.strip().encode("utf-8", "surrogateescape")
+        is_right = hmac.compare_digest(shown, token.encode())
         if scheme.lower() != "bearer" or not is_right:
             raise ProblemError(
                 UNAUTHORIZED(

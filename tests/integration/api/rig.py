@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from ozymandias.api.app import serving
 from ozymandias.api.peers import HttpPeers
 from ozymandias.core.routes import Names
-from ozymandias.daemon.daemon import Daemon
+from ozymandias.daemon.daemon import Daemon, Ports
 from ozymandias.daemon.membership import Identity
 from ozymandias.model.node import NodeName, Resources
 from ozymandias.sim.clock import SimClock
@@ -35,6 +35,24 @@ T = TypeVar("T")
 TOKEN = "a-token-of-the-tests"
 GIB = 2**30
 LEASE_SECONDS = 6
+
+
+class PromptRuntime(SimRuntime):
+    """Ends when it is told to.
+
+    In Python 3.11 `asyncio.wait_for` swallows a cancellation that comes together with its result,
+    and a daemon that is being stopped would go on for ever.
+    """
+
+    async def _call(self, operation: str, work: Callable[[], None] | None = None) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        try:
+            await super()._call(operation, work)
+        finally:
+            if task.cancelling() > before:
+                raise asyncio.CancelledError
 
 
 @dataclass(kw_only=True)
@@ -137,24 +155,19 @@ class Cluster:
             host.faults = Faults(latency_seconds=(0.0, 0.005))
             store = SimStore(self.etcd, clock, number)
             port, peers = free_port(), HttpPeers(TOKEN)
-            daemon = Daemon(
-                identity=Identity(
-                    name=name,
-                    machine_id=f"machine-{name}",
-                    address="127.0.0.1",
-                    api=f"http://127.0.0.1:{port}",
-                    daemon_version="0",
-                    capacity=Resources(memory_bytes=self._memory_bytes, disk_bytes=20 * GIB),
-                    labels=(("zone", f"z{number}"),),
-                    lease_ttl_seconds=LEASE_SECONDS,
-                ),
-                names=Names(),
-                store=store,
-                runtime=SimRuntime(host),
-                clock=clock,
-                peers=peers,
+            identity = Identity(
+                name=name,
+                machine_id=f"machine-{name}",
+                address="127.0.0.1",
+                api=f"http://127.0.0.1:{port}",
+                daemon_version="0",
                 cluster="test",
+                capacity=Resources(memory_bytes=self._memory_bytes, disk_bytes=20 * GIB),
+                labels=(("zone", f"z{number}"),),
+                lease_ttl_seconds=LEASE_SECONDS,
             )
+            ports = Ports(store=store, runtime=PromptRuntime(host), clock=clock, peers=peers)
+            daemon = Daemon(identity, Names(), ports)
             self.machines[name] = Machine(
                 name=name, port=port, host=host, store=store, daemon=daemon, peers=peers
             )
