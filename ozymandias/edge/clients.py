@@ -7,7 +7,6 @@ afterwards the connection is closed so that nobody takes half an answer for a wh
 """
 
 import asyncio
-from enum import Enum
 from typing import TYPE_CHECKING, cast
 
 from ozymandias.edge.answers import answer
@@ -34,13 +33,14 @@ if TYPE_CHECKING:
     from ozymandias.edge.responses import UpstreamConnection
 
 
-class State(Enum):
-    HEAD = 0  # waiting for a request
-    REQUEST = 1  # one is with an instance, or on its way there; no byte of the answer yet
-    RESPONSE = 2  # its answer is coming
-    TUNNEL = 3
-    LINGER = 4  # answered for good: reading on only so that the answer is not lost
-    CLOSED = 5
+# What a connection is about. Plain numbers: looking up a member of an Enum costs more than a dict
+# does, and these are looked at several times for each request.
+HEAD = 0  # waiting for a request
+REQUEST = 1  # one is with an instance, or on its way there; no byte of the answer yet
+RESPONSE = 2  # its answer is coming
+TUNNEL = 3
+LINGER = 4  # answered for good: reading on only so that the answer is not lost
+CLOSED = 5
 
 
 class ClientConnection(asyncio.Protocol):
@@ -76,7 +76,7 @@ class ClientConnection(asyncio.Protocol):
         self.upstream: UpstreamConnection | None = None
         self.request: Request
         self.has_sent_all = True  # of the request's body
-        self._state = State.HEAD
+        self._state = HEAD
         self._buffer = b""  # bytes of the client not dealt with yet
         self._backend: Backend | None = None
         self._tried: tuple[Pool, ...] = ()
@@ -106,7 +106,7 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._state = State.CLOSED
+        self._state = CLOSED
         self.ingress.dismiss(self)
         if self.upstream is not None:
             self.upstream.drop()
@@ -124,20 +124,20 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self.upstream is not None:
             self.upstream.release()
-        if self._state is State.TUNNEL:
+        if self._state == TUNNEL:
             self.deadline = self.ingress.now + self.ingress.limits.tunnel_idle_seconds
-        elif self._state is State.RESPONSE:
+        elif self._state == RESPONSE:
             self.deadline = self.ingress.now + self.ingress.limits.stream_idle_seconds
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        if state is State.HEAD:
+        if state == HEAD:
             self._read_head(data)
-        elif state is State.TUNNEL:
+        elif state == TUNNEL:
             self.deadline = self.ingress.now + self.ingress.limits.tunnel_idle_seconds
             if self.upstream is not None:
                 self.upstream.transport.write(data)
-        elif state is State.LINGER or state is State.CLOSED:
+        elif state in (LINGER, CLOSED):
             return
         elif self.upstream is not None and not self.has_sent_all:
             self._pass_body(data)
@@ -186,7 +186,7 @@ class ClientConnection(asyncio.Protocol):
         ingress = self.ingress
         self.request = request
         self._buffer = rest
-        self._state = State.REQUEST
+        self._state = REQUEST
         self._keep = request.keep_alive
         self.has_sent_all = not request.length
         table = ingress.table
@@ -239,7 +239,7 @@ class ClientConnection(asyncio.Protocol):
     @property
     def is_waiting(self) -> bool:
         """Still wants the connection that is being made for it."""
-        return self._state is State.REQUEST and self.upstream is None
+        return self._state == REQUEST and self.upstream is None
 
     def connect_failed(self, pool: Pool) -> None:
         """The request has reached nobody: it may go elsewhere, whatever it is."""
@@ -296,7 +296,7 @@ class ClientConnection(asyncio.Protocol):
         self._progress += len(data)
         if self._progress >= self.ingress.limits.body_progress_bytes:
             self._progress = 0
-            if self._state is State.REQUEST:
+            if self._state == REQUEST:
                 self.deadline = self.ingress.now + self.ingress.limits.body_seconds
         try:
             out = body.feed(data)
@@ -313,21 +313,21 @@ class ClientConnection(asyncio.Protocol):
     def _body_sent(self) -> None:
         self.has_sent_all = True
         self._body = None
-        if self._state is State.REQUEST:
+        if self._state == REQUEST:
             self.deadline = self.ingress.now + self.ingress.limits.response_seconds
 
     def hold_reading(self) -> None:
         if not self._is_held and not self.transport.is_closing():
             self._is_held = True
             self.transport.pause_reading()
-            if self._state is State.REQUEST and self.upstream is not None:
+            if self._state == REQUEST and self.upstream is not None:
                 self.deadline = self.ingress.now + self.ingress.limits.response_seconds
 
     def release_reading(self) -> None:
         if self._is_held and not self.transport.is_closing():
             self._is_held = False
             self.transport.resume_reading()
-            if self._state is State.REQUEST and not self.has_sent_all:
+            if self._state == REQUEST and not self.has_sent_all:
                 self.deadline = self.ingress.now + self.ingress.limits.body_seconds
 
     # Passing the response ------------------------------------------------------------------
@@ -345,7 +345,7 @@ class ClientConnection(asyncio.Protocol):
             self.send(response.line + response.kept + b"\r\n")
 
     def begin_response(self, status: int, keep: bool) -> None:
-        self._state = State.RESPONSE
+        self._state = RESPONSE
         self._keep = keep
         self._backend.by_class[min(status // 100, 5)] += 1  # type: ignore[union-attr]
         self.deadline = self.ingress.now + self.ingress.limits.stream_idle_seconds
@@ -357,7 +357,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._keep:
             self._close_gently()
             return
-        self._state = State.HEAD
+        self._state = HEAD
         self.deadline = self.ingress.now + self.ingress.limits.idle_seconds
         if self._is_held:
             self.release_reading()
@@ -365,7 +365,7 @@ class ClientConnection(asyncio.Protocol):
             self.ingress.loop.call_soon(self._next_request)
 
     def _next_request(self) -> None:
-        if self._state is State.HEAD and self._buffer:
+        if self._state == HEAD and self._buffer:
             data, self._buffer = self._buffer, b""
             self._read_head(data)
 
@@ -379,7 +379,7 @@ class ClientConnection(asyncio.Protocol):
     # Tunnels -------------------------------------------------------------------------------
 
     def tunnel_began(self, response: Response) -> None:
-        self._state = State.TUNNEL
+        self._state = TUNNEL
         self._backend.by_class[1] += 1  # type: ignore[union-attr]
         self.deadline = self.ingress.now + self.ingress.limits.tunnel_idle_seconds
         upgrade = response.upgrade or self.request.upgrade
@@ -403,11 +403,11 @@ class ClientConnection(asyncio.Protocol):
     def expired(self) -> None:
         """The deadline has passed."""
         state = self._state
-        if state is State.HEAD and self._buffer:
+        if state == HEAD and self._buffer:
             self._finish_with(REQUEST_TIMEOUT("The head of the request did not come in time."))
-        elif state is State.HEAD or state is State.LINGER:
+        elif state in (HEAD, LINGER):
             self._close()
-        elif state is State.REQUEST:
+        elif state == REQUEST:
             self._request_expired()
         else:
             if self.upstream is not None:
@@ -425,14 +425,14 @@ class ClientConnection(asyncio.Protocol):
 
     def _fail(self, problem: Problem) -> None:
         """After the upstream was dropped: an answer if none has begun, else a broken end."""
-        if self._state is State.REQUEST:
+        if self._state == REQUEST:
             self._finish_with(problem)
         else:
             self.transport.abort()
 
     def _finish_with(self, problem: Problem) -> None:
         """Our own answer. The connection stays only if there is no doubt where we are in it."""
-        was_request = self._state is State.REQUEST
+        was_request = self._state == REQUEST
         request = self.request if was_request else None
         keep = request is not None and self.will_keep_alive()
         self._keep = keep
@@ -452,10 +452,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _close_gently(self) -> None:
         """Closing with unread bytes would reset the connection and lose the answer."""
-        if self.has_sent_all and self._state is not State.HEAD:
+        if self.has_sent_all and self._state != HEAD:
             self._close()
             return
-        self._state = State.LINGER
+        self._state = LINGER
         self._buffer = b""
         self.deadline = self.ingress.now + LINGER_SECONDS
         self.release_reading()
@@ -465,10 +465,10 @@ class ClientConnection(asyncio.Protocol):
     def drain(self) -> None:
         """No further request after the present one."""
         self._keep = False
-        if self._state is State.HEAD and not self._buffer:
+        if self._state == HEAD and not self._buffer:
             self._close()
 
     def _close(self) -> None:
-        self._state = State.CLOSED
+        self._state = CLOSED
         self.deadline = self.ingress.now + self.ingress.limits.stall_seconds
         self.transport.close()

@@ -6,11 +6,17 @@ understood. Knows nothing of sockets.
 """
 
 from ozymandias.edge.headers import (
+    CONNECTION,
+    ENCODING,
+    EXPECT,
+    FORWARDED,
+    HOST,
+    LENGTH,
     REQUEST_LINES,
     RESPONSE_LINES,
     TOKEN_BYTES,
+    UPGRADE,
     Malformed,
-    Role,
     Special,
     body_length,
     normal_host,
@@ -149,24 +155,24 @@ def _apply(request: Request, specials: list[Special]) -> frozenset[bytes]:
     upgrade = b""
     for line in specials:
         role = line.role
-        if role is Role.HOST:
+        if role == HOST:
             if request.host:
                 raise Malformed("there are two Host headers")
-            request.host = normal_host(line.value)
+            request.host = line.host
             request.host_sent = line.value
-        elif role is Role.CONNECTION:
+        elif role == CONNECTION:
             connection |= line.tokens
-        elif role is Role.LENGTH:
+        elif role == LENGTH:
             lengths.append(line.value)
-        elif role is Role.ENCODING:
+        elif role == ENCODING:
             encodings.append(line.value)
-        elif role is Role.UPGRADE:
+        elif role == UPGRADE:
             if upgrade:
                 raise Malformed("there are two Upgrade headers")
             upgrade = line.value
-        elif role is Role.FORWARDED:
+        elif role == FORWARDED:
             request.forwarded += (line,)
-        elif role is Role.EXPECT:
+        elif role == EXPECT:
             if line.value.lower() != b"100-continue":
                 raise Malformed("the Expect header asks for something unknown")
             request.expects_continue = request.minor == 1
@@ -277,13 +283,13 @@ def parse_response(head: bytes) -> Response:
             found = RESPONSE_LINES.read(raw)
         if isinstance(found, bytes):
             kept.append(found)
-        elif found.role is Role.LENGTH:
+        elif found.role == LENGTH:
             lengths.append(found.value)
-        elif found.role is Role.ENCODING:
+        elif found.role == ENCODING:
             encodings.append(found.value)
-        elif found.role is Role.CONNECTION:
+        elif found.role == CONNECTION:
             connection |= found.tokens
-        elif found.role is Role.UPGRADE:
+        elif found.role == UPGRADE:
             response.upgrade = found.value
     if lengths or encodings:
         response.length = _framing(lengths, encodings)

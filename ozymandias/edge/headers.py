@@ -7,7 +7,6 @@ secrets are not remembered.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 from ozymandias.problems import BAD_HTTP_REQUEST, Kind
 
@@ -19,6 +18,8 @@ ADDRESS_BYTES = b"0123456789abcdef:."  # between the brackets of an IPv6 host
 
 KNOWN_LINES_MAX = 8192
 KNOWN_LINE_BYTES_MAX = 256
+KNOWN_NAMES_MAX = 2048
+KNOWN_NAME_BYTES_MAX = 64
 
 
 class Malformed(Exception):
@@ -30,25 +31,24 @@ class Malformed(Exception):
         self.kind = kind
 
 
-class Role(IntEnum):
-    """What a special line is for."""
-
-    HOST = 0
-    LENGTH = 1
-    ENCODING = 2
-    CONNECTION = 3
-    UPGRADE = 4
-    EXPECT = 5
-    FORWARDED = 6  # where the request came from: believed from trusted proxies only
-    DROPPED = 7
+# What a special line is for. Plain numbers, as an Enum's members are slow to look up.
+HOST = 0
+LENGTH = 1
+ENCODING = 2
+CONNECTION = 3
+UPGRADE = 4
+EXPECT = 5
+FORWARDED = 6  # where the request came from: believed from trusted proxies only
+DROPPED = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    role: Role
+    role: int
     name: bytes  # lower case
     value: bytes
     tokens: frozenset[bytes] = frozenset()  # of Connection, lower case
+    host: bytes = b""  # of Host, as routes have it
 
 
 Line = bytes | Special
@@ -62,17 +62,17 @@ HOP_BY_HOP = (
     b"trailer",
     b"http2-settings",
 )
-_COMMON = dict.fromkeys(HOP_BY_HOP, Role.DROPPED) | {
-    b"content-length": Role.LENGTH,
-    b"transfer-encoding": Role.ENCODING,
-    b"connection": Role.CONNECTION,
-    b"upgrade": Role.UPGRADE,
+_COMMON = dict.fromkeys(HOP_BY_HOP, DROPPED) | {
+    b"content-length": LENGTH,
+    b"transfer-encoding": ENCODING,
+    b"connection": CONNECTION,
+    b"upgrade": UPGRADE,
 }
 REQUEST_ROLES = _COMMON | {
-    b"host": Role.HOST,
-    b"expect": Role.EXPECT,
-    b"forwarded": Role.FORWARDED,
-    b"x-real-ip": Role.FORWARDED,
+    b"host": HOST,
+    b"expect": EXPECT,
+    b"forwarded": FORWARDED,
+    b"x-real-ip": FORWARDED,
 }
 RESPONSE_ROLES = _COMMON
 SECRET_NAMES = frozenset({b"authorization", b"cookie", b"set-cookie", b"proxy-authorization"})
@@ -81,8 +81,9 @@ SECRET_NAMES = frozenset({b"authorization", b"cookie", b"set-cookie", b"proxy-au
 class LineReader:
     """Sorts header lines by a table of special names. Raises Malformed."""
 
-    def __init__(self, roles: dict[bytes, Role]) -> None:
+    def __init__(self, roles: dict[bytes, int]) -> None:
         self._roles = roles
+        self._names: dict[bytes, tuple[bytes, int | None]] = {}
         self.known: dict[bytes, Line] = {}
 
     def read(self, raw: bytes) -> Line:
@@ -90,34 +91,47 @@ class LineReader:
         name, colon, value = raw.partition(b":")
         if not colon:
             raise Malformed("a header line has no colon")
-        if not name or name.translate(None, TOKEN_BYTES):
-            # Also a folded line (it begins with a space) and a space before the colon.
-            raise Malformed("a header name is empty or has a character that is not allowed there")
+        lower, role = self._names.get(name) or self._read_name(name)
         value = value.strip(b" \t")
         if value.translate(None, VALUE_BYTES):
             raise Malformed("a header value has a control character")
-        lower = name.lower()
-        line = self._sort(lower, value, name + b": " + value + b"\r\n")
+        if role is None:
+            line: Line = b"%b: %b\r\n" % (name, value)
+        else:
+            line = _special(role, lower, value)
         if len(raw) <= KNOWN_LINE_BYTES_MAX and lower not in SECRET_NAMES:
             if len(self.known) >= KNOWN_LINES_MAX:
                 self.known.clear()
             self.known[raw] = line
         return line
 
-    def _sort(self, lower: bytes, value: bytes, rebuilt: bytes) -> Line:
+    def _read_name(self, name: bytes) -> tuple[bytes, int | None]:
+        """A name in lower case, and its role if it is special."""
+        if not name or name.translate(None, TOKEN_BYTES):
+            # Also a folded line (it begins with a space) and a space before the colon.
+            raise Malformed("a header name is empty or has a character that is not allowed there")
+        lower = name.lower()
         # Some servers read Content_Length as Content-Length: such an alias never gets through.
         hyphened = lower.replace(b"_", b"-")
         role = self._roles.get(hyphened)
-        if role is None and hyphened.startswith(b"x-forwarded-"):
-            role = Role.FORWARDED if self._roles is REQUEST_ROLES else None
-        if role is None:
-            return rebuilt
-        if hyphened != lower:
-            return Special(Role.DROPPED, lower, value)
-        tokens: frozenset[bytes] = frozenset()
-        if role is Role.CONNECTION:
-            tokens = frozenset(t.strip(b" \t") for t in value.lower().split(b",")) - {b""}
-        return Special(role, lower, value, tokens)
+        if role is None and hyphened.startswith(b"x-forwarded-") and HOST in self._roles.values():
+            role = FORWARDED
+        if role is not None and hyphened != lower:
+            role = DROPPED
+        if len(self._names) >= KNOWN_NAMES_MAX:
+            self._names.clear()
+        if len(name) <= KNOWN_NAME_BYTES_MAX:
+            self._names[name] = (lower, role)
+        return lower, role
+
+
+def _special(role: int, lower: bytes, value: bytes) -> Special:
+    if role == CONNECTION:
+        words = frozenset(t.strip(b" \t") for t in value.lower().split(b",")) - {b""}
+        return Special(role, lower, value, words)
+    if role == HOST:
+        return Special(role, lower, value, host=normal_host(value))
+    return Special(role, lower, value)
 
 
 REQUEST_LINES = LineReader(REQUEST_ROLES)
