@@ -139,7 +139,7 @@ class Supervisor:
                 process = await asyncio.create_subprocess_exec(
                     *program.command,
                     env=dict(program.environment),
-                    cwd="/",
+                    cwd=self.cluster.state_dir,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
+import ipaddress
 import os
 import signal
 import socket
@@ -203,7 +204,7 @@ async def _runtime(config: Config, cluster: str) -> AsyncIterator[PodmanRuntime]
         cluster=cluster,
         node=config.node.name or socket.gethostname().lower(),
         network=config.podman.network,
-        dns_server=config.podman.dns_server,
+        dns_server=config.podman.dns_server or _gateway(config.podman.subnet),
         domain=config.names.domain,
         volume_dir=Path(config.node.state_dir) / "volumes",
         shared_dir=Path(config.node.shared_dir),
@@ -212,6 +213,14 @@ async def _runtime(config: Config, cluster: str) -> AsyncIterator[PodmanRuntime]
         yield runtime
     finally:
         await runtime.aclose()
+
+
+def _gateway(subnet: str) -> str:
+    """The network's first address; the DNS of its host answers pods there."""
+    try:
+        return str(next(ipaddress.ip_network(subnet).hosts()))
+    except (ValueError, StopIteration) as error:
+        raise ProblemError(CONFIG_INVALID(f"[podman] subnet: {error}")) from error
 
 
 async def _make_network(config: Config, cluster: str) -> None:
