@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from ozymandias.cli.options import context_option, output_option, settings
 from ozymandias.cli.render import BOLD, GREEN, RED, YELLOW, clean, paint, show
 from ozymandias.cluster import local, state
 from ozymandias.problems import LOCAL_CLUSTER, ProblemError
+
+if TYPE_CHECKING:
+    from ozymandias.cluster.doctor.check import Patient
 
 CONTEXT = "local"
 PORT = click.IntRange(0, 65535)
@@ -217,34 +220,56 @@ def start(name: str, state_dir: Path | None) -> None:
 
 
 @click.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Examine this host by the settings file of its daemon.",
+)
 @context_option
 @output_option
-def doctor() -> int:
-    """Find out what is missing or wrong, and what to do about it."""
+def doctor(config: Path | None) -> int:
+    """Find out what is missing or wrong, and what to do about it.
+
+    Without --config it examines the cluster of the context in use: on this machine, with all that
+    it needs here; elsewhere, by its API. The exit code is 1 if something will not work.
+    """
     from ozymandias.cluster import doctor as doctors
 
+    checks = []
+    is_table = settings().output == "table"
+    for check in doctors.examine(_patient(config)):
+        checks.append(check)
+        if is_table:
+            verdict = paint(f"{check.verdict:<5}", _VERDICTS[check.verdict])
+            print(f"{verdict} {check.name}: {clean(check.detail)}", flush=True)
+            if check.remedy:
+                print(f"      {clean(check.remedy)}")
+    if is_table:
+        print(doctors.count(checks))
+    else:
+        show([check.document() for check in checks], lambda _: None)
+    return 1 if doctors.worst(checks) == "fail" else 0
+
+
+_VERDICTS = {"ok": GREEN, "warn": YELLOW, "fail": RED}
+
+
+def _patient(config: Path | None) -> "Patient":
+    from ozymandias.cluster.doctor.check import Patient
+
+    if config is not None:
+        return Patient(config_file=config.absolute())
     try:
         chosen = contexts.load(settings().context)
     except ProblemError:
-        chosen = contexts.Context(name="", endpoints=())
-    patient = doctors.Patient(
+        if settings().context:
+            raise
+        return Patient()
+    return Patient(
         endpoints=chosen.endpoints,
         token=chosen.token,
         state_dir=Path(chosen.local_state_dir) if chosen.local_state_dir else None,
     )
-    checks = []
-    colours = {"ok": GREEN, "warn": YELLOW, "fail": RED}
-    is_table = settings().output == "table"
-    for check in doctors.examine(patient):
-        checks.append(check)
-        if is_table:
-            verdict = paint(f"{check.verdict:<5}", colours[check.verdict])
-            print(f"{verdict} {check.name}: {check.detail}")
-            if check.remedy:
-                print(f"      {check.remedy}")
-    if not is_table:
-        show([check.document() for check in checks], lambda _: None)
-    return 1 if doctors.worst(checks) == "fail" else 0
 
 
 # ----------------------------------------------------------------------------------------------

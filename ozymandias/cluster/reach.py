@@ -47,20 +47,30 @@ def is_supervised(cluster: LocalCluster) -> bool:
 class Answer:
     status: int
     body: bytes
+    kind: str = ""  # Content-Type
+    date: str = ""  # the other side's clock
 
     def json(self) -> Any:
         return json.loads(self.body)
 
 
 def get(url: str, token: str = "", timeout: float = API_SECONDS_MAX) -> Answer:
-    """GET by plain HTTP. OSError when nobody answers."""
-    host, _, path = url.removeprefix("http://").partition("/")
-    connection = http.client.HTTPConnection(host, timeout=timeout)
+    """GET by HTTP. OSError when nobody answers."""
+    scheme, _, rest = url.partition("://")
+    host, _, path = rest.partition("/")
+    secure = scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(host, timeout=timeout)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         connection.request("GET", f"/{path}", headers=headers)
         response = connection.getresponse()
-        return Answer(status=response.status, body=response.read(ANSWER_SIZE_MAX_BYTES))
+        return Answer(
+            status=response.status,
+            body=response.read(ANSWER_SIZE_MAX_BYTES),
+            kind=response.headers.get("Content-Type", ""),
+            date=response.headers.get("Date", ""),
+        )
     except http.client.HTTPException as error:
         raise ConnectionError(str(error)) from error
     finally:
@@ -111,12 +121,18 @@ def dns_query(name: str, kind: int = 1) -> bytes:
 
 def dns_answers(host: str, port: int, name: str, timeout: float = 0.5) -> bool:
     """Whether somebody answers that question there, be it with `no such name`."""
+    return dns_ask(host, port, name, timeout) is not None
+
+
+def dns_ask(host: str, port: int, name: str, timeout: float = 0.5) -> bytes | None:
+    """The answer as it came."""
     query = dns_query(name)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.settimeout(timeout)
         try:
             asking.connect((host, port))
             asking.send(query)
-            return asking.recv(4096)[:2] == query[:2]
+            answer = asking.recv(4096)
         except OSError:
-            return False
+            return None
+    return answer if answer[:2] == query[:2] and len(answer) >= len(query) else None

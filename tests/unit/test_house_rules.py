@@ -51,6 +51,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 EXCEPTIONS: set[tuple[str, str]] = {
     # Rendering podman's configuration is the same for a daemon's host and for a local cluster.
     ("cluster", "ozymandias.runtime.containers_conf"),
+    # The doctor reads a daemon's settings and asks its store as the daemon does.
+    ("cluster", "ozymandias.daemon.config"),
+    ("cluster", "ozymandias.daemon.connect"),
 }
 IMPURE = {
     *("time", "random", "asyncio", "os", "socket", "logging", "pathlib", "subprocess", "secrets"),
