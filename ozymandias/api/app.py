@@ -25,7 +25,7 @@ from ozymandias.api import events, instances, jobs, metrics, nodes
 from ozymandias.api.operations import Operations
 from ozymandias.api.problem_response import problem_response
 from ozymandias.api.request import BODY_BYTES_MAX, OPERATIONS, too_large
-from ozymandias.api.streaming import CLOSING
+from ozymandias.api.streaming import CLOSING, is_connected
 from ozymandias.problems import (
     INTERNAL,
     INVALID_REQUEST,
@@ -106,9 +106,11 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
         if error.status < 400:
             raise
         problem = _http_problem(request, error)
-    except (ConnectionError, asyncio.CancelledError):
-        raise  # the client went away, or the daemon ends: nobody to answer
+    except asyncio.CancelledError:
+        raise  # the daemon ends
     except Exception as error:
+        if isinstance(error, ConnectionError) and not is_connected(request):
+            return web.Response(status=400)  # the client went away: nobody will read it
         reference = request[_REQUEST_ID]
         warn(
             "api.internal_error",

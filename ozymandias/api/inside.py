@@ -6,11 +6,13 @@ again, so that two nodes with different views can't send it back and forth.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ozymandias.api.access import Access, Document, Sink, translated
 from ozymandias.api.documents import instance_row, instance_rows
+from ozymandias.api.ended import Ended, Gathered
+from ozymandias.api.following import JobFollower
 from ozymandias.core.pods import pod_id
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Container, JobKey
@@ -36,6 +38,8 @@ class LogsRequest:
     container: str = ""  # "" means all of them
     tail: int | None = None
     follow: bool = False
+    previous: bool = False  # what is left of runs that have ended, instead
+    run: str = ""  # of several at once (an update), the one that a peer means: version.generation
     is_passed_on: bool = False  # by a peer: not to be passed on again
 
 
@@ -50,6 +54,7 @@ class ExecRequest:
 class Inside:
     def __init__(self, access: Access) -> None:
         self._access = access
+        self._ended = Ended(access)
 
     # Commands -----------------------------------------------------------------------------------
 
@@ -90,13 +95,27 @@ class Inside:
     async def instance_logs(
         self, namespace: str, instance: str, request: LogsRequest, sink: Sink
     ) -> None:
-        assigned = self._find(namespace, instance)
+        if request.previous:
+            job, slot = _job_and_slot(instance)
+            known = any(self._all(namespace, instance))
+            if not await self._previous(namespace, job, slot, request, sink) and not known:
+                raise self._not_found(namespace, instance)
+            return
+        assigned = self._find(namespace, instance, request.run)
         self._containers(assigned, request.container)
         await self._logs([assigned], request, sink)
 
     async def job_logs(self, key: JobKey, request: LogsRequest, sink: Sink) -> None:
-        """The logs of all instances of a job that are placed somewhere."""
+        """The logs of all instances of a job that are placed somewhere; followed: also later."""
         snapshot = self._access.mirror.snapshot()
+        if request.follow:
+            await sink.begin()
+            await JobFollower(
+                self._access.mirror,
+                key,
+                lambda a, tail: self._read_or_say(a, replace(request, tail=tail), sink),
+            ).run(request.tail)
+            return
         found = [a for a in snapshot.instances(key) if a.state is not SlotState.WAITING]
         if not found:
             raise ProblemError(
@@ -109,6 +128,21 @@ class Inside:
             self._containers(assigned, request.container)
         await self._logs(found, request, sink)
 
+    async def previous_of_job(self, key: JobKey, request: LogsRequest, sink: Sink) -> bool:
+        """What is left of all its instances that have ended; False when there is nothing."""
+        return await self._previous(key.namespace, key.name, None, request, sink)
+
+    async def _previous(
+        self, namespace: str, job: str, slot: int | None, request: LogsRequest, sink: Sink
+    ) -> bool:
+        runs = await self._ended.runs(namespace, job, slot, is_passed_on=request.is_passed_on)
+        chosen = [r for r in runs if request.container in ("", r.get("container", ""))]
+        for run in chosen:
+            if request.tail is not None and "lines" in run:
+                run = run | {"lines": run["lines"][-request.tail or len(run["lines"]) :]}
+            await sink.send(run)
+        return any("problem" not in run for run in chosen)
+
     async def _logs(self, found: Sequence[Assigned], request: LogsRequest, sink: Sink) -> None:
         """One source: straight through. Several: sorted by time, or as they come when followed."""
         if request.follow:
@@ -116,7 +150,7 @@ class Inside:
             await _together(self._read_or_say(a, request, sink) for a in found)
             return
         request = replace(request, tail=min(request.tail or LINES_MAX, LINES_MAX))
-        gathered = [_Gathered() for _ in found]
+        gathered = [Gathered() for _ in found]
         if len(found) == 1:
             await self._read(found[0], request, gathered[0])
         else:
@@ -139,6 +173,7 @@ class Inside:
         if assigned.node != self._access.node:
             presence = self._presence(assigned, request.is_passed_on)
             query = {"container": request.container, "follow": "1" if request.follow else ""}
+            query["run"] = f"{assigned.version}.{assigned.generation}"
             if request.tail is not None:
                 query["tail"] = str(request.tail)
             path = _path(assigned, "logs")
@@ -154,12 +189,18 @@ class Inside:
         lines = self._access.runtime.logs(
             pod_id(assigned), container.name, tail=request.tail, follow=request.follow
         )
-        async for line in lines:
-            await sink.send(_line(assigned, line))
+        try:
+            async for line in lines:
+                await sink.send(_line(assigned, line))
+        finally:
+            # A client that went away is noticed in send: the generator is left in the middle, and
+            # would hold its connection until the garbage collector finds it.
+            if isinstance(lines, AsyncGenerator):
+                await lines.aclose()
 
     # Why ----------------------------------------------------------------------------------------
 
-    def why(self, namespace: str, instance: str) -> Document:
+    async def why(self, namespace: str, instance: str) -> Document:
         """What is known about one instance, in plain words; also of one that has no place."""
         snapshot = self._access.mirror.snapshot()
         rows = instance_rows(snapshot, namespace=namespace)
@@ -180,6 +221,8 @@ class Inside:
                 lines.append(
                     f"  container {container.name}: {container.state}{ended}{killed}{reason}"
                 )
+        if last := await self._ended.last(namespace, *_job_and_slot(instance)):
+            lines.append(f"  {last}")
         names = (instance, f"{namespace}/{instance}")
         lines.extend(
             f"  {event.kind} on {event.node}: {event.reason}"
@@ -190,20 +233,21 @@ class Inside:
 
     # Finding ------------------------------------------------------------------------------------
 
-    def _find(self, namespace: str, instance: str) -> Assigned:
+    def _find(self, namespace: str, instance: str, run: str = "") -> Assigned:
         """The instance that runs; else the one that is on its way in or out."""
         order = (SlotState.RUNNING, SlotState.STOPPING, SlotState.WAITING)
-        found = sorted(self._all(namespace, instance), key=lambda a: order.index(a.state))
+        wanted = (
+            a for a in self._all(namespace, instance) if run in ("", f"{a.version}.{a.generation}")
+        )
+        found = sorted(wanted, key=lambda a: order.index(a.state))
         if not found:
             raise self._not_found(namespace, instance)
         return found[0]
 
     def _all(self, namespace: str, instance: str) -> list[Assigned]:
-        name, _, slot = instance.rpartition("-")
-        if not name or not slot.isdecimal() or len(slot) > 9:
-            return []
+        name, slot = _job_and_slot(instance)
         found = self._access.mirror.snapshot().instances(job_key(namespace, name))
-        return [a for a in found if a.slot == int(slot)]
+        return [a for a in found if a.slot == slot]
 
     def _not_found(self, namespace: str, instance: str) -> ProblemError:
         rows = instance_rows(self._access.mirror.snapshot(), namespace=namespace)
@@ -278,18 +322,6 @@ async def _together(parts: Iterable[Coroutine[None, None, None]]) -> None:
         raise failed.exceptions[0] from None
 
 
-class _Gathered:
-    """A sink that keeps everything, so that several sources can be sorted."""
-
-    def __init__(self) -> None:
-        self.lines: list[Document] = []
-
-    async def begin(self) -> None: ...
-
-    async def send(self, document: Document) -> None:
-        self.lines.append(document)
-
-
 def _line(assigned: Assigned, line: LogLine) -> Document:
     return {
         "instance": _name(assigned),
@@ -298,6 +330,13 @@ def _line(assigned: Assigned, line: LogLine) -> Document:
         "stream": line.stream,
         "text": line.text,
     }
+
+
+def _job_and_slot(instance: str) -> tuple[str, int]:
+    """The parts of a name; slot -1, which nobody has, when it is not an instance's name."""
+    name, _, slot = instance.rpartition("-")
+    is_slot = bool(name) and slot.isascii() and slot.isdecimal() and len(slot) <= 9
+    return (name, int(slot)) if is_slot else (instance, -1)
 
 
 def _name(assigned: Assigned) -> str:

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from ozymandias.api.inside import EXEC_SECONDS_MAX, ExecRequest, LogsRequest
 from ozymandias.api.request import PASSED_ON, flag, object_of, operations, whole
-from ozymandias.api.streaming import LineSink, stream
+from ozymandias.api.streaming import LineSink, stream, while_connected
 from ozymandias.problems import INVALID_REQUEST, ProblemError
 
 EXEC_SECONDS_DEFAULT = 60.0
@@ -22,6 +22,8 @@ def logs_request(request: web.Request) -> LogsRequest:
         container=request.query.get("container", ""),
         tail=whole(request, "tail", most=1_000_000),
         follow=flag(request, "follow"),
+        previous=flag(request, "previous"),
+        run=request.query.get("run", ""),
         is_passed_on=PASSED_ON in request.headers,
     )
 
@@ -35,11 +37,12 @@ async def logs(request: web.Request) -> web.StreamResponse:
 
 async def run_command(request: web.Request) -> web.StreamResponse:
     wanted = await _exec_request(request)
-    return web.json_response(await operations(request).inside.exec(*_named(request), wanted))
+    running = operations(request).inside.exec(*_named(request), wanted)
+    return web.json_response(await while_connected(request, running))
 
 
 async def why(request: web.Request) -> web.StreamResponse:
-    return web.json_response(operations(request).inside.why(*_named(request)))
+    return web.json_response(await operations(request).inside.why(*_named(request)))
 
 
 def _named(request: web.Request) -> tuple[str, str]:

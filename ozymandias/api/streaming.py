@@ -3,13 +3,14 @@
 A stream ends when its source ends, when the client goes away, or when the daemon shuts down; the
 last is a proper end of the answer, not a torn connection. A quiet stream carries a beat every few
 seconds, so that a client that vanished is noticed. Problems before the first byte are ordinary
-answers; later ones are the stream's last line.
+answers; later ones are the stream's last line. Work that takes long without a word (exec) is given
+up as well when its client goes away.
 """
 
 import asyncio
 import json
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -17,7 +18,9 @@ from ozymandias.api.access import Document
 from ozymandias.problems import ProblemError
 
 BEAT_SECONDS = 5.0
+LOOK_SECONDS = 0.5  # how often it is looked whether the client is still there
 CLOSING = web.AppKey("closing", asyncio.Event)
+Result = TypeVar("Result")
 
 
 class LineSink:
@@ -99,3 +102,32 @@ async def _beat(sink: LineSink) -> None:
         await asyncio.sleep(BEAT_SECONDS)
         if sink.response.prepared:
             await sink.response.write(sink.beat)
+
+
+# One answer that takes its time -------------------------------------------------------------------
+
+
+async def while_connected(request: web.Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """What the work returns. It is cancelled when the client goes: nobody else would end it."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(work)
+            leaving = group.create_task(_left(request))
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            is_done = working.done()
+            working.cancel()
+            leaving.cancel()
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    if not is_done:
+        raise ConnectionResetError("the client went away")
+    return working.result()
+
+
+async def _left(request: web.Request) -> None:
+    while is_connected(request):  # noqa: ASYNC110 - aiohttp has no event for it
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def is_connected(request: web.Request) -> bool:
+    return request.transport is not None and not request.transport.is_closing()
