@@ -342,7 +342,7 @@ class ClientConnection(asyncio.Protocol):
 
     def interim(self, response: Response) -> None:
         if self.request.minor:
-            self.send(response.line + response.kept + b"\r\n")
+            self.send(response.fields())
 
     def begin_response(self, status: int, keep: bool) -> None:
         self._state = RESPONSE
@@ -383,13 +383,7 @@ class ClientConnection(asyncio.Protocol):
         self._backend.by_class[1] += 1  # type: ignore[union-attr]
         self.deadline = self.ingress.now + self.ingress.limits.tunnel_idle_seconds
         upgrade = response.upgrade or self.request.upgrade
-        self.send(
-            response.line
-            + response.kept
-            + b"Connection: Upgrade\r\nUpgrade: "
-            + upgrade
-            + b"\r\n\r\n"
-        )
+        self.send(response.fields(b"Connection: Upgrade", b"Upgrade: " + upgrade))
         if self._buffer and self.upstream is not None:
             data, self._buffer = self._buffer, b""
             self.upstream.transport.write(data)

@@ -14,12 +14,13 @@ from ozymandias.edge.headers import (
     LENGTH,
     REQUEST_LINES,
     RESPONSE_LINES,
-    TOKEN_BYTES,
+    TOKEN,
     UPGRADE,
     Malformed,
     Special,
     body_length,
     normal_host,
+    only,
     without_named,
 )
 from ozymandias.edge.limits import Limits
@@ -36,43 +37,31 @@ REASON_BYTES_MAX = 128
 CONNECTION_WORDS = frozenset({b"close", b"keep-alive", b"upgrade"})
 
 
+TARGET = only(bytes(range(0x21, 0x7F)).replace(b"#", b""))
+STATUS_LINES_MAX = 256
+
+
 class Request:
-    """A request's head. Not frozen and not a dataclass: one is made for each request."""
+    """A request's head. Neither frozen nor a dataclass: one is made for each request.
 
-    __slots__ = (
-        "expects_continue",
-        "forwarded",
-        "host",
-        "host_sent",
-        "is_head",
-        "is_replayable",
-        "keep_alive",
-        "kept",
-        "length",
-        "method",
-        "minor",
-        "path",
-        "target",
-        "upgrade",
-        "wire",
-    )
+    What most requests leave as it is lies in the class, as setting it would cost.
+    """
 
-    def __init__(self, method: bytes, target: bytes, minor: int) -> None:
-        self.method = method
-        self.target = target  # as sent on: origin form, or *
-        self.path = b"/"
-        self.minor = minor  # of HTTP/1.x
-        self.host = b""  # as routes have it
-        self.host_sent = b""
-        self.length = 0  # of the body; or CHUNKED
-        self.keep_alive = minor == 1
-        self.upgrade = b""
-        self.expects_continue = False
-        self.forwarded: tuple[Special, ...] = ()
-        self.kept = b""  # header lines that go on as they are
-        self.is_head = method == b"HEAD"
-        self.is_replayable = method in IDEMPOTENT
-        self.wire = b""  # the head as sent on; filled in by the connection it came over
+    method: bytes
+    target: bytes  # as sent on: origin form, or *
+    path: bytes = b"/"
+    minor: int = 1  # of HTTP/1.x
+    host: bytes = b""  # as routes have it
+    host_sent: bytes = b""
+    length: int = 0  # of the body; or CHUNKED
+    keep_alive: bool = True
+    upgrade: bytes = b""
+    expects_continue: bool = False
+    forwarded: tuple[Special, ...] = ()
+    kept: list[bytes]  # header lines that go on as they are
+    is_head: bool = False
+    is_replayable: bool = False
+    wire: bytes = b""  # the head as sent on; filled in by the connection it came over
 
 
 def parse_request(head: bytes, limits: Limits) -> Request:
@@ -80,59 +69,66 @@ def parse_request(head: bytes, limits: Limits) -> Request:
     lines = head.split(b"\r\n")
     if len(lines) > limits.head_lines_max + 1:
         raise Malformed(f"more than {limits.head_lines_max} header lines", HEADER_TOO_LARGE)
-    request, authority = _request_line(lines[0])
+    request = Request()
+    authority = _request_line(request, lines.pop(0))
     known = REQUEST_LINES.known.get
+    read = REQUEST_LINES.read
     kept: list[bytes] = []
     specials: list[Special] = []
-    for raw in lines[1:]:
-        line = known(raw)
-        if line is None:
-            line = REQUEST_LINES.read(raw)
+    for raw in lines:
+        line = known(raw) or read(raw)
         if line.__class__ is bytes:
             kept.append(line)
+        elif line.role == HOST:  # type: ignore[union-attr]
+            if request.host:
+                raise Malformed("there are two Host headers")
+            request.host = line.host  # type: ignore[union-attr]
+            request.host_sent = line.value  # type: ignore[union-attr]
         else:
             specials.append(line)  # type: ignore[arg-type]
-    named = _apply(request, specials)
+    request.kept = kept
+    if specials:
+        named = _apply(request, specials)
+        if named:
+            request.kept = without_named(kept, named)
+        if request.length or request.upgrade:
+            request.is_replayable = False
     if authority and authority.lower() != request.host_sent.lower():
         raise Malformed("the request's target and its Host header name different hosts")
-    if request.minor == 1 and not request.host:
+    if not request.host and request.minor == 1:
         raise Malformed("the Host header is missing")
-    if named:
-        kept = without_named(kept, named)
-    request.kept = b"".join(kept)
-    if request.length:
-        request.is_replayable = False
-        request.upgrade = b""
-    elif request.upgrade:
-        request.is_replayable = False
     return request
 
 
-def _request_line(line: bytes) -> tuple[Request, bytes]:
+def _request_line(request: Request, line: bytes) -> bytes:
+    """Fills in what the line says; the authority of a target in absolute form."""
     parts = line.split(b" ")
     if len(parts) != 3:
         raise Malformed("the request line is not METHOD TARGET VERSION")
     method, target, version = parts
-    if version == b"HTTP/1.1":
-        minor = 1
-    elif version == b"HTTP/1.0":
-        minor = 0
-    else:
-        raise Malformed("the version is neither HTTP/1.1 nor HTTP/1.0")
-    if method not in METHODS:
-        if not method or len(method) > METHOD_BYTES_MAX or method.translate(None, TOKEN_BYTES):
+    if version != b"HTTP/1.1":
+        if version != b"HTTP/1.0":
+            raise Malformed("the version is neither HTTP/1.1 nor HTTP/1.0")
+        request.minor = 0
+        request.keep_alive = False
+    if method in IDEMPOTENT:
+        request.is_replayable = True
+        request.is_head = method == b"HEAD"
+    elif method not in METHODS:
+        if not method or len(method) > METHOD_BYTES_MAX or method.translate(TOKEN) != method:
             raise Malformed("the method is not a word")
         if method in REFUSED_METHODS:
             raise Malformed(f"{method.decode()} is not allowed here", METHOD_NOT_ALLOWED)
-    if not target.isascii() or not target.decode("ascii").isprintable() or b"#" in target:
+    if target.translate(TARGET) != target:
         raise Malformed("the target has a character that is not allowed there")
     authority = b""
     if not target.startswith(b"/") and (target != b"*" or method != b"OPTIONS"):
         target, authority = _absolute(target)
-    request = Request(method, target, minor)
+    request.method = method
+    request.target = target
     if target != b"*":
         request.path = target.partition(b"?")[0]
-    return request, authority
+    return authority
 
 
 def _absolute(target: bytes) -> tuple[bytes, bytes]:
@@ -155,12 +151,7 @@ def _apply(request: Request, specials: list[Special]) -> frozenset[bytes]:
     upgrade = b""
     for line in specials:
         role = line.role
-        if role == HOST:
-            if request.host:
-                raise Malformed("there are two Host headers")
-            request.host = line.host
-            request.host_sent = line.value
-        elif role == CONNECTION:
+        if role == CONNECTION:
             connection |= line.tokens
         elif role == LENGTH:
             lengths.append(line.value)
@@ -185,7 +176,12 @@ def _apply(request: Request, specials: list[Special]) -> frozenset[bytes]:
             request.minor == 1 or b"keep-alive" in connection
         )
         # h2c would let the client speak past us to whatever else the instance serves.
-        if b"upgrade" in connection and request.minor == 1 and upgrade.lower() != b"h2c":
+        if (
+            b"upgrade" in connection
+            and request.minor == 1
+            and not request.length
+            and upgrade.lower() != b"h2c"
+        ):
             request.upgrade = upgrade
     return connection - CONNECTION_WORDS
 
@@ -204,115 +200,152 @@ def _framing(lengths: list[bytes], encodings: list[bytes]) -> int:
 
 def request_head(request: Request, address: bytes, is_trusted: bool) -> bytes:
     """The head as sent to the instance, for a request that came from ``address``."""
+    host = request.host_sent
+    method = request.method
+    lines = [b"%b %b HTTP/1.1\r\nHost: %b" % (method, request.target, host), *request.kept]
+    length = request.length
+    if length > 0:
+        lines.append(b"Content-Length: %d" % length)
+    elif length == CHUNKED:
+        lines.append(b"Transfer-Encoding: chunked")
+    elif method == b"POST" or method == b"PUT" or method == b"PATCH":
+        lines.append(b"Content-Length: 0")
+    if length and request.expects_continue:
+        lines.append(b"Expect: 100-continue")
+    if request.upgrade:
+        lines.append(b"Connection: Upgrade\r\nUpgrade: " + request.upgrade)
+    if is_trusted and request.forwarded:
+        lines += _believed(request, address)
+    else:
+        lines.append(
+            b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: %b\r\n\r\n"
+            % (address, host)
+        )
+    return b"\r\n".join(lines)
+
+
+def _believed(request: Request, address: bytes) -> list[bytes]:
+    """What a trusted proxy says of the origin, and that it was this proxy."""
     forwarded_for = address
     proto = b"http"
     host = request.host_sent
-    believed = b""
-    if is_trusted:
-        for line in request.forwarded:
-            if line.name == b"x-forwarded-for":
-                forwarded_for = line.value + b", " + address
-            elif line.name == b"x-forwarded-proto":
-                proto = line.value
-            elif line.name == b"x-forwarded-host":
-                host = line.value
-            else:
-                believed += line.name + b": " + line.value + b"\r\n"
-    framing = b""
-    if request.length > 0:
-        framing = b"Content-Length: %d\r\n" % request.length
-    elif request.length == CHUNKED:
-        framing = b"Transfer-Encoding: chunked\r\n"
-    elif request.method in (b"POST", b"PUT", b"PATCH"):
-        framing = b"Content-Length: 0\r\n"
-    if request.expects_continue and request.length:
-        framing += b"Expect: 100-continue\r\n"
-    if request.upgrade:
-        framing += b"Connection: Upgrade\r\nUpgrade: " + request.upgrade + b"\r\n"
-    return (
-        b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%bX-Forwarded-For: %b\r\n"
-        b"X-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n\r\n"
-    ) % (
-        request.method,
-        request.target,
-        request.host_sent,
-        request.kept,
-        framing,
-        believed,
-        forwarded_for,
-        proto,
-        host,
-    )
+    others: list[bytes] = []
+    for line in request.forwarded:
+        if line.name == b"x-forwarded-for":
+            forwarded_for = line.value + b", " + address
+        elif line.name == b"x-forwarded-proto":
+            proto = line.value
+        elif line.name == b"x-forwarded-host":
+            host = line.value
+        else:
+            others.append(line.name + b": " + line.value)
+    return [
+        *others,
+        b"X-Forwarded-For: " + forwarded_for,
+        b"X-Forwarded-Proto: " + proto,
+        b"X-Forwarded-Host: " + host,
+        b"",
+        b"",
+    ]
 
 
 class Response:
     """A response's head, and the head that goes to the client in the usual case."""
 
-    __slots__ = ("keep_alive", "kept", "length", "line", "plain", "status", "upgrade")
+    status: int
+    line: bytes
+    length: int = UNTIL_CLOSE  # or CHUNKED, or a number
+    keep_alive: bool = True
+    upgrade: bytes = b""
+    kept: list[bytes]
+    plain: bytes  # for an HTTP/1.1 client whose connection stays
 
-    def __init__(self, status: int, line: bytes) -> None:
-        self.status = status
-        self.line = line
-        self.kept = b""
-        self.length = UNTIL_CLOSE  # or CHUNKED, or a number
-        self.keep_alive = True
-        self.upgrade = b""
-        self.plain = b""  # for an HTTP/1.1 client whose connection stays
+    def fields(self, *more: bytes) -> bytes:
+        """The whole head of these lines."""
+        return b"\r\n".join((self.line, *self.kept, *more, b"", b""))
+
+
+_status_lines: dict[bytes, tuple[int, bytes, bool]] = {}
 
 
 def parse_response(head: bytes) -> Response:
     """``head`` ends before the empty line. Raises Malformed."""
     lines = head.split(b"\r\n")
-    version, _, rest = lines[0].partition(b" ")
+    first = lines.pop(0)
+    response = Response()
+    response.status, response.line, response.keep_alive = (
+        _status_lines.get(first) or _status_line(first)
+    )
+    known = RESPONSE_LINES.known.get
+    read = RESPONSE_LINES.read
+    response.kept = kept = []
+    specials: list[Special] = []
+    for raw in lines:
+        found = known(raw) or read(raw)
+        if found.__class__ is bytes:
+            kept.append(found)
+        else:
+            specials.append(found)  # type: ignore[arg-type]
+    if specials:
+        _apply_response(response, specials)
+    response.plain = response_head(response, response.length, True, 1)
+    return response
+
+
+def _status_line(line: bytes) -> tuple[int, bytes, bool]:
+    """The status, the line as sent on, whether the connection stays if nothing is said of it."""
+    version, _, rest = line.partition(b" ")
     code, _, reason = rest.partition(b" ")
     if version not in (b"HTTP/1.1", b"HTTP/1.0") or len(code) != 3 or not code.isdigit():
         raise Malformed("the status line is malformed")
     status = int(code)
     if status < 100 or not reason.isascii() or not reason.decode().isprintable():
         raise Malformed("the status line is malformed")
-    line = b"HTTP/1.1 " + code + b" " + reason[:REASON_BYTES_MAX] + b"\r\n"
-    response = Response(status, line)
-    known = RESPONSE_LINES.known.get
-    kept: list[bytes] = []
+    sent = b"HTTP/1.1 " + code + b" " + reason[:REASON_BYTES_MAX]
+    found = status, sent, version == b"HTTP/1.1"
+    if len(line) <= REASON_BYTES_MAX:
+        if len(_status_lines) >= STATUS_LINES_MAX:
+            _status_lines.clear()
+        _status_lines[line] = found
+    return found
+
+
+def _apply_response(response: Response, specials: list[Special]) -> None:
     lengths: list[bytes] = []
     encodings: list[bytes] = []
     connection: frozenset[bytes] = frozenset()
-    for raw in lines[1:]:
-        found = known(raw)
-        if found is None:
-            found = RESPONSE_LINES.read(raw)
-        if isinstance(found, bytes):
-            kept.append(found)
-        elif found.role == LENGTH:
+    for found in specials:
+        role = found.role
+        if role == LENGTH:
             lengths.append(found.value)
-        elif found.role == ENCODING:
+        elif role == ENCODING:
             encodings.append(found.value)
-        elif found.role == CONNECTION:
-            connection |= found.tokens
-        elif found.role == UPGRADE:
+        elif role == CONNECTION:
+            connection = connection | found.tokens if connection else found.tokens
+        elif role == UPGRADE:
             response.upgrade = found.value
     if lengths or encodings:
         response.length = _framing(lengths, encodings)
-    response.keep_alive = b"close" not in connection and (
-        version == b"HTTP/1.1" or b"keep-alive" in connection
-    )
-    if connection - CONNECTION_WORDS:
-        kept = without_named(kept, connection - CONNECTION_WORDS)
-    response.kept = b"".join(kept)
-    response.plain = response_head(response, response.length, keep_alive=True, minor=1)
-    return response
+    if connection:
+        if b"close" in connection:
+            response.keep_alive = False
+        elif b"keep-alive" in connection:
+            response.keep_alive = True
+        if not connection <= CONNECTION_WORDS:
+            response.kept = without_named(response.kept, connection - CONNECTION_WORDS)
 
 
-def response_head(response: Response, length: int, *, keep_alive: bool, minor: int) -> bytes:
+def response_head(response: Response, length: int, keep_alive: bool, minor: int) -> bytes:
     """The head as sent to the client, with the body framed as ``length`` says."""
-    framing = b""
+    lines = [response.line, *response.kept]
     if length >= 0:
-        framing = b"Content-Length: %d\r\n" % length
+        lines.append(b"Content-Length: %d" % length)
     elif length == CHUNKED:
-        framing = b"Transfer-Encoding: chunked\r\n"
-    connection = b""
+        lines.append(b"Transfer-Encoding: chunked")
     if not keep_alive:
-        connection = b"Connection: close\r\n"
+        lines.append(b"Connection: close\r\n\r\n")
     elif minor == 0:
-        connection = b"Connection: keep-alive\r\n"
-    return b"".join((response.line, response.kept, framing, connection, b"\r\n"))
+        lines.append(b"Connection: keep-alive\r\n\r\n")
+    else:
+        lines.append(b"\r\n")
+    return b"\r\n".join(lines)

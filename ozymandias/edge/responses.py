@@ -178,7 +178,7 @@ class UpstreamConnection(asyncio.Protocol):
             # The length is the one that the body would have; a chunked one would be a promise.
             shown = length if length >= 0 and response.status != 204 else UNTIL_CLOSE
             keep = client.will_keep_alive()
-            head = response_head(response, shown, keep_alive=keep, minor=client.request.minor)
+            head = response_head(response, shown, keep, client.request.minor)
             client.begin_response(response.status, keep)
             client.send(head)
             self._complete(reusable=not rest)
@@ -188,7 +188,7 @@ class UpstreamConnection(asyncio.Protocol):
             if keep and client.request.minor:
                 head = response.plain
             else:
-                head = response_head(response, length, keep_alive=keep, minor=client.request.minor)
+                head = response_head(response, length, keep, client.request.minor)
             client.begin_response(response.status, keep)
             if len(rest) == length:
                 client.send(head + rest)
@@ -209,7 +209,7 @@ class UpstreamConnection(asyncio.Protocol):
         keep = client.will_keep_alive() and self._rechunk
         length = CHUNKED if self._rechunk else UNTIL_CLOSE
         client.begin_response(response.status, keep)
-        client.send(response_head(response, length, keep_alive=keep, minor=minor))
+        client.send(response_head(response, length, keep, minor))
         if response.length == CHUNKED:
             self._reading = CHUNKS
             self._chunks = ChunkedReader()
