@@ -9,7 +9,7 @@ SEED ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster \
-	simulate bench lint types format lock clean
+	coredns simulate bench lint types format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,11 +31,14 @@ test-unit: setup ## pure decisions and house rules, in seconds
 test-simulation: setup ## whole clusters in virtual time
 	$(PYTEST) tests/simulation
 
-test-integration: setup ## one real thing at a time: etcd, podman, the edges
+test-integration: setup coredns ## one real thing at a time: etcd, podman, the edges
 	$(ROOT) $(PYTEST) tests/integration
 
 test-cluster: setup ## real daemons on real etcd and podman: kill, restart, heal
 	$(ROOT) $(PYTEST) tests/cluster
+
+coredns: setup ## build the CoreDNS that tests compare with (some minutes once, then cached)
+	@$(ROOT) $(PYTHON) deploy/coredns/build.py >/dev/null
 
 simulate: setup ## replay one simulated cluster exactly: make simulate SEED=7
 	@$(PYTHON) -c 'import sys; from ozymandias.sim.scenario import run_seed; found = run_seed($(SEED)); \

@@ -1,6 +1,7 @@
 """Composition root of `ozymandias-dns`: the built-in responder, fed from CoreDNS's keys.
 
-It only reads the store. Records that were read stay in force while the store is away; a record
+It only reads the store. Until the first reading its own names get SERVFAIL, since nobody may
+conclude that they do not exist. Records that were read stay in force while the store is away; one
 that makes no sense is left out with a warning. The listening address may come into being later.
 """
 
@@ -8,7 +9,7 @@ import asyncio
 import contextlib
 import ipaddress
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ozymandias import telemetry
@@ -18,9 +19,10 @@ from ozymandias.daemon.connect import connect_store
 from ozymandias.daemon.ingress import follow_store, pulse, run_process
 from ozymandias.daemon.notify import notify
 from ozymandias.edge import dns as layout
+from ozymandias.edge.dns_sockets import bind_tcp, bind_udp
 from ozymandias.edge.forwarder import Forwarder
-from ozymandias.edge.last_good import LastKnownGood
-from ozymandias.edge.responder import Responder, bind_tcp, bind_udp
+from ozymandias.edge.last_good import GROUPS_MIN, HOLD_SECONDS
+from ozymandias.edge.responder import Responder
 from ozymandias.edge.zone import Zone
 from ozymandias.model.routing import DnsRecord
 from ozymandias.ports import Event, Listing, Store
@@ -82,68 +84,113 @@ async def serve(config: Config) -> None:
 
 
 class Records:
-    """The store's records, guarded against vanishing all at once, put into the zone."""
+    """The store's records, guarded against vanishing all at once, put into the zone.
 
-    def __init__(self, store: Store, zone: Zone) -> None:
+    They are kept by job. A batch of events costs as much as the jobs it touches, not the zone.
+    When most jobs lose all their records in one batch, these are held for a while: that is rarely
+    the truth about the instances, and always an outage if it is believed (`edge/last_good.py`).
+    """
+
+    def __init__(self, store: Store, zone: Zone, *, hold_seconds: float = HOLD_SECONDS) -> None:
         self._store = store
         self._zone = zone
-        self._records: dict[bytes, DnsRecord] = {}
-        self._guard: LastKnownGood[str, dict[bytes, DnsRecord]] = LastKnownGood()
+        self._hold_seconds = hold_seconds
+        self._jobs: dict[str, dict[bytes, DnsRecord]] = {}  # none is empty
+        self._held: dict[str, tuple[dict[bytes, DnsRecord], float]] = {}
         self._changed = asyncio.Event()
+        zone.is_known = False
 
     async def follow(self) -> None:
         async for item in self._store.mirror(layout.PREFIX):
             if isinstance(item, Listing):
-                self._records = {}
-                for kv in item.kvs:
-                    self._take(kv.key, kv.value)
+                self.take_all((kv.key, kv.value) for kv in item.kvs)
             else:
-                self._apply(item)
-            self.refresh()
+                self.take_events(item)
 
-    def _apply(self, events: Sequence[Event]) -> None:
+    def take_all(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Everything that there is, after which the zone is known."""
+        before = self._jobs
+        self._jobs = {}
+        for key, value in pairs:
+            self._put(key, value)
+        self._admit({job: before.get(job, {}) for job in (before | self._jobs)}, len(before))
+        self._zone.is_known = True
+
+    def take_events(self, events: Sequence[Event]) -> None:
+        jobs = len(self._jobs)
+        before: dict[str, dict[bytes, DnsRecord]] = {}
         for event in events:
+            job = self._job_of(event.kv.key)
+            if job not in before:
+                before[job] = dict(self._jobs.get(job, {}))
             if event.deleted:
-                self._records.pop(event.kv.key, None)
+                self._drop(job, event.kv.key)
             else:
-                self._take(event.kv.key, event.kv.value)
+                self._put(event.kv.key, event.kv.value)
+        self._admit(before, jobs)
 
-    def _take(self, key: bytes, value: bytes) -> None:
+    def _put(self, key: bytes, value: bytes) -> None:
+        job = self._job_of(key)
         try:
-            self._records[key] = layout.record_of(key, value)
+            record = layout.record_of(key, value)
         except ValueError as error:
-            self._records.pop(key, None)
+            self._drop(job, key)
             telemetry.warn("dns.record.ignored", reason=str(error))
+        else:
+            self._jobs.setdefault(job, {})[key] = record
 
-    def refresh(self) -> None:
-        """Put into the zone what may be served now."""
-        jobs: dict[str, dict[bytes, DnsRecord]] = {}
-        for key, record in self._records.items():
-            jobs.setdefault(self._job_of(record.name), {})[key] = record
-        served = self._guard.admit(jobs, asyncio.get_running_loop().time())
-        self._zone.replace(record for found in served.values() for record in found.values())
-        if self._guard.held:
+    def _drop(self, job: str, key: bytes) -> None:
+        records = self._jobs.get(job, {})
+        records.pop(key, None)
+        if not records:
+            self._jobs.pop(job, None)
+
+    def _admit(self, before: dict[str, dict[bytes, DnsRecord]], jobs: int) -> None:
+        """Put into the zone what may be served now; ``before``: touched jobs as they were, of
+        ``jobs`` in all."""
+        lost = [job for job, records in before.items() if records and job not in self._jobs]
+        if jobs >= GROUPS_MIN and len(lost) * 2 > jobs:
+            until = asyncio.get_running_loop().time() + self._hold_seconds
+            self._held |= {job: (before[job], until) for job in lost}
             telemetry.warn(
                 "dns.last_known_good",
-                jobs=",".join(sorted(self._guard.held)),
+                jobs=",".join(sorted(lost)),
                 reason="most jobs lost all their records at once",
             )
+        for job, records in before.items():
+            if job in self._jobs:
+                former, _ = self._held.pop(job, (records, 0.0))
+                self._serve(former, self._jobs[job])
+            elif job not in self._held:
+                self._serve(records, {})
         self._changed.set()
 
-    def _job_of(self, name: str) -> str:
-        """``0.web.default.ozy.internal`` -> ``web.default``, common to a job's records."""
-        return ".".join(name.removesuffix("." + self._zone.domain).split(".")[-2:])
+    def _serve(self, before: dict[bytes, DnsRecord], now: dict[bytes, DnsRecord]) -> None:
+        for key in before.keys() - now.keys():
+            self._zone.remove(before[key].name)
+        for record in now.values():
+            self._zone.put(record)
+
+    def _job_of(self, key: bytes) -> str:
+        """``/skydns/internal/ozy/default/web/0`` -> ``default/web``, common to a job's records."""
+        depth = self._zone.domain.count(".") + 3  # the prefix begins with a slash
+        return b"/".join(key.split(b"/")[depth : depth + 2]).decode(errors="replace")
+
+    def release(self, now: float) -> None:
+        """Let go of what was held, when its time is over."""
+        for job in [job for job, (_, until) in self._held.items() if until <= now]:
+            self._serve(self._held.pop(job)[0], {})
 
     async def release_held(self) -> None:
-        """Let go of what was held, when its time is over."""
+        loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
-            release = self._guard.next_release
+            when = min((until for _, until in self._held.values()), default=None)
             try:
-                async with asyncio.timeout_at(release):
+                async with asyncio.timeout_at(when):
                     await self._changed.wait()
             except TimeoutError:
-                self.refresh()
+                self.release(loop.time())
 
 
 def listen_addresses(config: Config) -> list[tuple[str, int]]:

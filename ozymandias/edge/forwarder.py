@@ -1,7 +1,8 @@
 """Questions about other zones, passed to the resolvers of the host: with limits, never for ever.
 
 Each question gets an id of ours and goes over one of several sockets with ports the kernel chose.
-An answer counts only if it comes from the resolver asked, with that id and that very question.
+An answer counts only if it comes from the resolver asked, with that id and that very question. No
+client has more than its share under way, so that one that asks madly does not stop the others.
 """
 
 import asyncio
@@ -10,8 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from ozymandias.edge.wire import (
+    SERVER_FAILURE,
+    UDP_EDNS_BYTES_MAX,
+    edns_size,
+    failure,
+    question_end,
+    truncated,
+    udp_room,
+)
+
 TIMEOUT_SECONDS = 2.0  # per resolver
+RESOLVERS_MAX = 3  # asked in turn; so a client waits three timeouts at most
 IN_FLIGHT_MAX = 512
+IN_FLIGHT_PER_CLIENT_MAX = 128
 SOCKETS_PER_RESOLVER = 8
 
 Reply = Callable[[bytes], None]
@@ -47,8 +60,9 @@ class Forwarder:
     def __init__(
         self, resolvers: Sequence[tuple[str, int]], *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        self.resolvers = tuple(resolvers)
+        self.resolvers = tuple(resolvers)[:RESOLVERS_MAX]
         self.in_flight = 0
+        self._in_flight_of: dict[str, int] = {}  # clients that have any
         self._timeout = timeout_seconds
         self._sockets: dict[tuple[str, int], list[_Resolver]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -66,32 +80,46 @@ class Forwarder:
                         if socket.transport is not None:
                             socket.transport.close()
 
-    def submit(self, query: bytes, end: int, is_tcp: bool, reply: Reply) -> bool:
+    def submit(self, query: bytes, end: int, is_tcp: bool, reply: Reply, client: str) -> bool:
         """Ask on behalf of a client; False when there is no resolver or too much under way."""
         if self._group is None or not self.resolvers or self.in_flight >= IN_FLIGHT_MAX:
             return False
+        own = self._in_flight_of.get(client, 0)
+        if own >= IN_FLIGHT_PER_CLIENT_MAX:
+            return False
         self.in_flight += 1
-        self._group.create_task(self._forward(query, end, is_tcp, reply))
+        self._in_flight_of[client] = own + 1
+        self._group.create_task(self._forward(query, end, is_tcp, reply, client))
         return True
 
-    async def _forward(self, query: bytes, end: int, is_tcp: bool, reply: Reply) -> None:
+    async def _forward(
+        self, query: bytes, end: int, is_tcp: bool, reply: Reply, client: str
+    ) -> None:
         try:
-            for resolver in self.resolvers:
-                try:
-                    async with asyncio.timeout(self._timeout):
-                        if is_tcp:
-                            answer = await self._ask_tcp(resolver, query)
-                        else:
-                            answer = await self._ask_udp(resolver, query, end)
-                except (OSError, TimeoutError, asyncio.IncompleteReadError):
-                    continue
-                if answer[12:end].lower() == query[12:end].lower():
-                    # Our id is replaced by the client's, and its spelling of the name put back.
-                    reply(query[:2] + answer[2:12] + query[12:end] + answer[end:])
-                    return
-            reply(failure(query, end, 2))
+            reply(await self._answer(query, end, is_tcp))
         finally:
             self.in_flight -= 1
+            self._in_flight_of[client] -= 1
+            if not self._in_flight_of[client]:
+                del self._in_flight_of[client]
+
+    async def _answer(self, query: bytes, end: int, is_tcp: bool) -> bytes:
+        for resolver in self.resolvers:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    if is_tcp:
+                        answer = await self._ask_tcp(resolver, query)
+                    else:
+                        answer = await self._ask_udp(resolver, query, end)
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
+                continue
+            if answer[12:end].lower() != query[12:end].lower() or not answer[2] & 0x80:
+                continue
+            if not is_tcp and len(answer) > udp_room(query, end):
+                return truncated(query, end)
+            # Our id is replaced by the client's, and its spelling of the name put back.
+            return query[:2] + answer[2:12] + query[12:end] + answer[end:]
+        return failure(query, end, SERVER_FAILURE)
 
     async def _ask_udp(self, resolver: tuple[str, int], query: bytes, end: int) -> bytes:
         socket = await self._socket(resolver)
@@ -103,6 +131,10 @@ class Forwarder:
         socket.waiting[key] = future
         try:
             assert socket.transport is not None
+            if edns_size(query, end) > UDP_EDNS_BYTES_MAX:
+                # What we would not pass on need not be sent to us.
+                size = UDP_EDNS_BYTES_MAX.to_bytes(2, "big")
+                query = query[: end + 3] + size + query[end + 5 :]
             socket.transport.sendto(key[0].to_bytes(2, "big") + query[2:])
             return await future
         finally:
@@ -129,25 +161,3 @@ class Forwarder:
             return answer
         finally:
             writer.close()
-
-
-def question_end(data: bytes) -> int:
-    """Where the first question of a message ends; 0 if it can't be read."""
-    position = 12
-    size = len(data)
-    while position < size:
-        length = data[position]
-        if not length:
-            end = position + 5
-            return end if end <= size and position - 12 < 255 else 0
-        if length > 63:
-            return 0
-        position += length + 1
-    return 0
-
-
-def failure(query: bytes, end: int, rcode: int) -> bytes:
-    """An answer that has nothing but the question and a code."""
-    flags = bytes((0x80 | (query[2] & 0x79), 0x80 | rcode))
-    questions = b"\0\1" if end else b"\0\0"
-    return query[:2] + flags + questions + b"\0\0\0\0\0\0" + query[12:end]

@@ -1,34 +1,43 @@
 """Small DNS server where CoreDNS is absent: our zone from memory, the rest passed on.
 
-A usual question costs one look into a dict and one concatenation. Whoever is not on a private or
-loopback address is refused, so that nobody can be flooded with our answers, nor use us to ask the
-world. A packet that can't be read is dropped or gets FORMERR; none can stop the server.
+A usual question costs one look into a dict: whole answers are kept by whole questions (all but
+the id), until the zone changes under them. Whoever is not on a private or loopback address is
+refused, in few words and seldom, so that nobody can be flooded with our answers, nor use us to ask
+the world. A packet that can't be read is dropped or gets FORMERR; none can stop the server.
 """
 
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Sequence
-from typing import cast
+import time
+from bisect import bisect_right
 
-from ozymandias.edge.forwarder import Forwarder, Reply, failure, question_end
+from ozymandias.edge import wire
+from ozymandias.edge.dns_sockets import TcpClient, send_udp
+from ozymandias.edge.forwarder import Forwarder, Reply
+from ozymandias.edge.wire import FORMAT_ERROR, NOT_IMPLEMENTED, REFUSED, SERVER_FAILURE
 from ozymandias.edge.zone import Answer, Zone
 from ozymandias.telemetry import warn
 
-UDP_PLAIN_BYTES = 512
-UDP_EDNS_BYTES_MAX = 1232  # does not fragment anywhere
 BATCH_PACKETS = 64  # read at a time, so that others get their turn
-RECEIVE_BUFFER_BYTES = 1 << 20
+PACKET_BYTES_MAX = 2048  # of a question; one that is larger can't be read and gets FORMERR
 CLIENTS_KNOWN_MAX = 4096
-TCP_CONNECTIONS_MAX = 256
-TCP_CONNECTIONS_PER_ADDRESS_MAX = 64
-TCP_IDLE_SECONDS = 10.0
-TCP_PENDING_BYTES_MAX = 65537 * 2
+REFUSALS_PER_SECOND_MAX = 50  # to strangers, all together; the rest is dropped
+READY_MAX = 4096  # whole answers kept
+READY_BYTES_MAX = 4096  # of all turns of one of them
 
-FORMAT_ERROR, SERVER_FAILURE, NOT_IMPLEMENTED, REFUSED = 1, 2, 4, 5
-OPT = b"\0\0\x29" + UDP_EDNS_BYTES_MAX.to_bytes(2, "big") + b"\0\0\0\0\0\0"
-OPT_BAD_VERSION = b"\0\0\x29" + UDP_EDNS_BYTES_MAX.to_bytes(2, "big") + b"\1\0\0\0\0\0"
 FORWARD = None  # what `reply` says when the question is for somebody else
+
+
+class _Ready:
+    """Whole answers to one packet, without the id: one for each turn of its addresses."""
+
+    __slots__ = ("answer", "next", "tails")
+
+    def __init__(self, answer: Answer, tails: list[bytes]) -> None:
+        self.answer = answer
+        self.tails = tails
+        self.next = 0
 
 
 class Responder:
@@ -41,17 +50,21 @@ class Responder:
         self.refused = 0
         self.malformed = 0
         self._clients: dict[str, bool] = {}
-        self._connections: dict[_TcpClient, str] = {}
+        self._ready: dict[bytes, _Ready] = {}
+        self._connections: dict[TcpClient, str] = {}
+        self._refusals = 0
+        self._refusals_second = 0
 
     def allows(self, address: str) -> bool:
+        """Addresses that the world does not route: loopback, private, link-local, shared."""
         known = self._clients.get(address)
         if known is None:
             if len(self._clients) >= CLIENTS_KNOWN_MAX:
                 self._clients.clear()
             try:
                 peer = ipaddress.ip_address(address.partition("%")[0])
-                mapped = getattr(peer, "ipv4_mapped", None)
-                known = (mapped or peer).is_private
+                peer = getattr(peer, "ipv4_mapped", None) or peer
+                known = not peer.is_global and not peer.is_multicast
             except ValueError:
                 known = False
             self._clients[address] = known
@@ -59,39 +72,25 @@ class Responder:
 
     def reply(self, data: bytes, end: int, is_tcp: bool) -> bytes | None:
         """The answer to a query whose question ends at ``end``; FORWARD if it is not ours."""
-        question = data[12:end]
-        lower = question.lower()
+        lower = data[12:end].lower()
         answer = self.zone.known(lower)
+        size = wire.edns_size(data, end)
+        if size < 0:
+            # Judged before anything else, as it is about the packet, not about the question.
+            is_version = size == wire.BAD_EDNS_VERSION
+            return wire.bad_version(data, end) if is_version else wire.failure(data, end, 1)
         if answer is None:
-            if not self._is_ours(lower):
+            if lower[-2:] != wire.IN_CLASS:
+                return wire.failure(data, end, REFUSED)
+            if not self.zone.has(lower):
                 return FORWARD
-            if lower[-2:] != b"\0\1":  # not of class IN
-                return failure(data, end, REFUSED)
+            if not self.zone.is_known:
+                return wire.failure(data, end, SERVER_FAILURE)
             answer = self.zone.answer(lower)
-        limit = 65535 if is_tcp else UDP_PLAIN_BYTES
-        extra = b""
-        if len(data) > end:
-            size = edns_size(data, end)
-            if size < 0:
-                return _bad_version(data, question) if size == -2 else failure(data, end, 1)
-            extra = OPT
-            if not is_tcp:
-                limit = min(max(size, UDP_PLAIN_BYTES), UDP_EDNS_BYTES_MAX)
-        elif data[10:12] != b"\0\0":
-            return failure(data, end, FORMAT_ERROR)
-        return _message(data, question, answer, extra, limit, bool(self.forwarder.resolvers))
-
-    def _is_ours(self, lower: bytes) -> bool:
-        """In the zone: its wire form is the name's end, and begins at a label."""
-        zone = self.zone.wire
-        name = lower[:-4]
-        if not name.endswith(zone):
-            return False
-        start = len(name) - len(zone)
-        position = 0
-        while position < start:
-            position += name[position] + 1
-        return position == start
+        limit = wire.MESSAGE_BYTES_MAX
+        if not is_tcp:
+            limit = min(max(size, wire.UDP_PLAIN_BYTES), wire.UDP_EDNS_BYTES_MAX)
+        return _message(data, end, answer, limit, bool(self.forwarder.resolvers))
 
     def refuse_early(self, data: bytes, address: str) -> tuple[int, bytes | None]:
         """Where the question ends; or 0 and an answer, or None for no answer at all."""
@@ -100,14 +99,22 @@ class Responder:
             return 0, None
         if not self.allows(address):
             self.refused += 1
-            return 0, failure(data, question_end(data), REFUSED)
+            return 0, wire.failure(data, 0, REFUSED) if self._may_refuse() else None
         if data[2] & 0x78:
-            return 0, failure(data, 0, NOT_IMPLEMENTED)
-        end = question_end(data)
+            return 0, wire.failure(data, 0, NOT_IMPLEMENTED)
+        end = wire.question_end(data)
         if not end or data[4:10] != b"\0\1\0\0\0\0" or data[2] & 0x02:
             self.malformed += 1
-            return 0, failure(data, 0, FORMAT_ERROR)
+            return 0, wire.failure(data, 0, FORMAT_ERROR)
         return end, None
+
+    def _may_refuse(self) -> bool:
+        """A stranger's address may be forged: what we send there must never add up."""
+        second = int(time.monotonic())
+        if second != self._refusals_second:
+            self._refusals_second, self._refusals = second, 0
+        self._refusals += 1
+        return self._refusals <= REFUSALS_PER_SECOND_MAX
 
     # Sockets -------------------------------------------------------------------------------
 
@@ -117,9 +124,17 @@ class Responder:
         asyncio.get_running_loop().add_reader(sock.fileno(), self._read_udp, sock)
 
     def _read_udp(self, sock: socket.socket) -> None:
+        receive, send = sock.recvfrom, sock.sendto
+        find, clients = self._ready.get, self._clients
         for _ in range(BATCH_PACKETS):
             try:
-                data, peer = sock.recvfrom(65535)
+                data, peer = receive(PACKET_BYTES_MAX)
+                ready = find(data[2:])
+                if ready is not None and ready.answer.is_live and clients.get(peer[0]):
+                    self.answered += 1
+                    ready.next = turn = ready.next - 1 if ready.next else len(ready.tails) - 1
+                    send(data[:2] + ready.tails[turn], peer)
+                    continue
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -137,24 +152,57 @@ class Responder:
             if answer is FORWARD:
 
                 def send(reply: bytes) -> None:
-                    _send_udp(sock, reply, peer)
+                    send_udp(sock, reply, peer)
 
-                answer = self.forward(data, end, False, send)
+                answer = self.forward(data, end, False, peer[0], send)
+            else:
+                self._keep(data, end, answer)
         if answer:
             self.answered += 1
-            _send_udp(sock, answer, peer)
+            send_udp(sock, answer, peer)
 
-    def forward(self, data: bytes, end: int, is_tcp: bool, send: Reply) -> bytes | None:
+    def _keep(self, data: bytes, end: int, reply: bytes) -> None:
+        """Have the answer ready for the next such packet, with every turn of its addresses."""
+        answer = self.zone.known(data[12:end].lower())
+        if answer is None or reply[2] & 0x02:
+            return  # what a truncated answer leaves out must get its turn
+        turns = answer.turn // answer.step if answer.turn else 1
+        if turns * len(reply) > READY_BYTES_MAX:
+            return
+        if len(self._ready) >= READY_MAX:
+            self._ready.clear()
+        more = (self.reply(data, end, False) for _ in range(turns - 1))
+        self._ready[data[2:]] = _Ready(answer, [one[2:] for one in (reply, *more) if one])
+
+    def forward(
+        self, data: bytes, end: int, is_tcp: bool, address: str, send: Reply
+    ) -> bytes | None:
         """None when an answer will be sent later."""
         if not self.forwarder.resolvers:
-            return failure(data, end, REFUSED)
-        if self.forwarder.submit(data, end, is_tcp, send):
+            return wire.failure(data, end, REFUSED)
+        if self.forwarder.submit(data, end, is_tcp, send, address):
             return None
-        return failure(data, end, SERVER_FAILURE)
+        return wire.failure(data, end, SERVER_FAILURE)
 
     async def serve_tcp(self, sock: socket.socket) -> asyncio.Server:
         loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: _TcpClient(self, self._connections), sock=sock)
+        return await loop.create_server(
+            lambda: TcpClient(self._answer_tcp, self._connections), sock=sock
+        )
+
+    def _answer_tcp(self, data: bytes, address: str, send: Reply) -> bool:
+        """False when whoever sends such a thing deserves no further attention."""
+        end, answer = self.refuse_early(data, address)
+        if end:
+            answer = self.reply(data, end, True)
+            if answer is FORWARD:
+                answer = self.forward(data, end, True, address, send)
+        elif answer is None:
+            return False
+        if answer:
+            self.answered += 1
+            send(answer)
+        return True
 
     def close(self) -> None:
         """End the TCP connections; the caller closes its own sockets and servers."""
@@ -162,143 +210,22 @@ class Responder:
             connection.abort()
 
 
-class _TcpClient(asyncio.Protocol):
-    """Length and message, again and again; each answer as soon as it is there."""
-
-    def __init__(self, responder: Responder, connections: dict["_TcpClient", str]) -> None:
-        self._responder = responder
-        self._connections = connections
-        self._buffer = b""
-        self._address = ""
-        self._transport: asyncio.Transport
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        self._address = str(peer[0]) if peer else ""
-        self._connections[self] = self._address
-        same = sum(address == self._address for address in self._connections.values())
-        if len(self._connections) > TCP_CONNECTIONS_MAX or same > TCP_CONNECTIONS_PER_ADDRESS_MAX:
-            self._transport.abort()
-            return
-        self._wait()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._connections.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def pause_writing(self) -> None:
-        self._transport.abort()  # asks, and does not read the answers
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def _wait(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(TCP_IDLE_SECONDS, self._transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if len(self._buffer) > TCP_PENDING_BYTES_MAX:
-            self._transport.abort()
-            return
-        while len(self._buffer) >= 2:
-            size = int.from_bytes(self._buffer[:2], "big")
-            if len(self._buffer) < size + 2:
-                return
-            message = self._buffer[2 : size + 2]
-            self._buffer = self._buffer[size + 2 :]
-            self._wait()
-            self._take(message)
-
-    def _take(self, data: bytes) -> None:
-        responder = self._responder
-        end, answer = responder.refuse_early(data, self._address)
-        if end:
-            answer = responder.reply(data, end, True)
-            if answer is FORWARD:
-                answer = responder.forward(data, end, True, self._send)
-        elif answer is None:
-            self._transport.abort()
-            return
-        if answer:
-            responder.answered += 1
-            self._send(answer)
-
-    def _send(self, answer: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(len(answer).to_bytes(2, "big") + answer)
-
-
-def edns_size(data: bytes, end: int) -> int:
-    """The size the client's OPT record offers; -1 if what follows is no such record; -2 if its
-    version is unknown. Other additional records (a signature) are not for us to judge."""
-    if data[10:12] != b"\0\1" or data[end : end + 3] != b"\0\0\x29" or len(data) < end + 11:
-        return -1
-    if len(data) != end + 11 + int.from_bytes(data[end + 9 : end + 11], "big"):
-        return -1
-    if data[end + 6]:
-        return -2
-    return int.from_bytes(data[end + 3 : end + 5], "big")
-
-
-def _message(
-    data: bytes, question: bytes, answer: Answer, extra: bytes, limit: int, recurses: bool
-) -> bytes:
+def _message(data: bytes, end: int, answer: Answer, limit: int, recurses: bool) -> bytes:
     an, ns, ar = answer.counts
     sections = answer.rotated()
     first = 0x84 | (data[2] & 0x01)  # an authoritative answer
-    if 12 + len(question) + len(sections) + len(extra) > limit:
-        first |= 0x02  # truncated: the client asks again over TCP
-        an = ns = ar = 0
-        sections = b""
-    second = answer.rcode | (0x80 if recurses else 0)
+    extra = b""
+    if len(data) > end:
+        extra = wire.OPT_DO if data[end + 7] & wire.WITH_DO else wire.OPT
+    room = limit - end - len(extra)
+    if len(sections) > room:
+        # Truncated: the client asks again over TCP. Those that can't still get what fits.
+        first |= 0x02
+        fitting = bisect_right(answer.ends, room)
+        sections = sections[: answer.ends[fitting - 1]] if fitting else b""
+        an, ns, ar = min(fitting, an), 0, max(0, fitting - an)
+    second = answer.rcode | (data[3] & 0x10) | (0x80 if recurses else 0)
     if extra:
         ar += 1
     header = bytes((first, second, 0, 1, an >> 8, an & 255, 0, ns, ar >> 8, ar & 255))
-    return data[:2] + header + question + sections + extra
-
-
-def _bad_version(data: bytes, question: bytes) -> bytes:
-    header = bytes((0x80 | (data[2] & 0x01), 0, 0, 1, 0, 0, 0, 0, 0, 1))
-    return data[:2] + header + question + OPT_BAD_VERSION
-
-
-def _send_udp(sock: socket.socket, reply: bytes, peer: tuple[str, int]) -> None:
-    try:
-        sock.sendto(reply, peer)
-    except OSError:
-        pass  # the client is gone or its buffer full: it will ask again
-
-
-def bind_udp(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
-    return [_bound(address, socket.SOCK_DGRAM) for address in addresses]
-
-
-def bind_tcp(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
-    return [_bound(address, socket.SOCK_STREAM) for address in addresses]
-
-
-IP_FREEBIND = 15  # not in the socket module; linux/in.h
-
-
-def _bound(address: tuple[str, int], kind: socket.SocketKind) -> socket.socket:
-    """Bound even if the address is not there yet: the pods' bridge comes with the first pod."""
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    sock = socket.socket(family, kind)
-    try:
-        if kind is socket.SOCK_STREAM:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        else:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-        if family == socket.AF_INET:
-            sock.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
-        sock.bind(address)
-    except OSError:
-        sock.close()
-        raise
-    return sock
+    return data[:2] + header + data[12:end] + sections + extra

@@ -1,48 +1,51 @@
 """The names of one zone and their answers, kept as wire bytes.
 
 As with CoreDNS's etcd plugin, a name stands for everything below it: `web.default.ozy.internal`
-has the addresses of `0.web.…` and `1.web.…`. An answer is built once, when it is first asked for
-after a change, by dnspython; from then on it is bytes. The owner of its records is a pointer to
-the question, so one answer serves every spelling (0x20) of it.
+has the addresses of `0.web.…` and `1.web.…`; and a label `*` stands for any one. An answer is built
+once, when it is first asked for after a change; from then on it is bytes. The owner of its records
+is a pointer to the question, so one answer serves every spelling (0x20) of it. A change costs
+as much as its name has labels, however large the zone is.
 """
 
 from collections.abc import Iterable
-from ipaddress import IPv6Address, ip_address
+from heapq import nsmallest
+from itertools import accumulate
 
-import dns.flags
-import dns.message
-import dns.name
-import dns.rdataclass
-import dns.rdatatype
-import dns.rrset
-from dns.rdatatype import RdataType
-
+from ozymandias.edge import wire
 from ozymandias.edge.dns import checked_name
+from ozymandias.edge.wire import NAME_ERROR, NO_ERROR
 from ozymandias.model.routing import DnsRecord
 
 NEGATIVE_TTL_SECONDS = 5
-SRV_PRIORITY = 10  # CoreDNS's default
 RECORDS_MAX = 1000  # in one answer
 ANSWERS_MAX = 20000  # kept at a time
+ANY_HINFO = b"\x07RFC8482\0"  # RFC 8482: no use to those who want a large answer
 
-NO_ERROR, NAME_ERROR = 0, 3
-A_RECORD_BYTES = 16  # pointer, type, class, ttl, length, address
-AAAA_RECORD_BYTES = 28
+_OWNER = wire.pointer(wire.HEADER_BYTES)
 
 
 class Answer:
-    """What follows the question. ``turn`` bytes of it are equal records that may be rotated."""
+    """What follows the question: answer, authority, additional. Addresses come in turns."""
 
-    __slots__ = ("_next", "counts", "rcode", "sections", "step", "turn")
+    __slots__ = ("_next", "counts", "ends", "is_live", "rcode", "sections", "step", "turn")
 
     def __init__(
-        self, rcode: int, counts: tuple[int, int, int], sections: bytes, step: int = 0
+        self,
+        rcode: int,
+        answers: list[bytes],
+        additional: list[bytes] | None = None,
+        *,
+        authority: bytes = b"",
+        rotates: bool = False,
     ) -> None:
+        records = [*answers, *(additional or ())]
         self.rcode = rcode
-        self.counts = counts  # of the answer, authority and additional sections
-        self.sections = sections
-        self.step = step
-        self.turn = step * counts[0] if counts[0] > 1 else 0
+        self.counts = (len(answers), 1 if authority else 0, len(additional or ()))
+        self.sections = b"".join(records) + authority
+        self.ends = tuple(accumulate(map(len, records)))  # of each record; where it may be cut
+        self.step = len(answers[0]) if rotates and len(answers) > 1 else 0
+        self.turn = self.step * len(answers)
+        self.is_live = True  # until a change makes it untrue
         self._next = 0
 
     def rotated(self) -> bytes:
@@ -59,7 +62,8 @@ class Zone:
 
     def __init__(self, domain: str) -> None:
         self.domain = checked_name(domain)
-        self.wire = dns.name.from_text(self.domain + ".").to_wire() or b""
+        self.wire = wire.name_wire(self.domain)
+        self.is_known = True  # False while nobody has told us the records yet
         self.changes = 0
         self._suffix = "." + self.domain
         self._records: dict[str, DnsRecord] = {}
@@ -75,7 +79,7 @@ class Zone:
     def put(self, record: DnsRecord) -> None:
         """Records outside the domain are of no concern here."""
         name = record.name
-        if not name.endswith(self._suffix):
+        if not name.endswith(self._suffix) or self._records.get(name) == record:
             return
         self._records[name] = record
         for ancestor in self._changed(name):
@@ -93,12 +97,10 @@ class Zone:
     def replace(self, records: Iterable[DnsRecord]) -> None:
         """All records at once; what did not change keeps its answers."""
         wanted = {record.name: record for record in records}
-        for name in list(self._records):
-            if name not in wanted:
-                self.remove(name)
-        for name, record in wanted.items():
-            if self._records.get(name) != record:
-                self.put(record)
+        for name in self._records.keys() - wanted.keys():
+            self.remove(name)
+        for record in wanted.values():
+            self.put(record)
 
     def _changed(self, name: str) -> list[str]:
         """Forget the answers of a name and of all above it, which are returned."""
@@ -113,9 +115,21 @@ class Zone:
 
     def _forget(self, name: str) -> None:
         for key in self._kept.pop(name, ()):
-            self._answers.pop(key, None)
+            if answer := self._answers.pop(key, None):
+                answer.is_live = False
 
     # Asking --------------------------------------------------------------------------------
+
+    def has(self, question: bytes) -> bool:
+        """In the zone: its wire form is the name's end, and begins at a label."""
+        name = question[:-4]
+        if not name.endswith(self.wire):
+            return False
+        start = len(name) - len(self.wire)
+        position = 0
+        while position < start:
+            position += name[position] + 1
+        return position == start
 
     def known(self, question: bytes) -> Answer | None:
         """The fast way: an answer built before. ``question`` is in lower case."""
@@ -123,94 +137,74 @@ class Zone:
 
     def answer(self, question: bytes) -> Answer:
         """For a question (name, type, class; lower case) about a name in the zone."""
-        kind = RdataType.make(int.from_bytes(question[-4:-2], "big"))
-        name = dns.name.from_wire(question, 0)[0]
-        text = name.to_text(omit_final_dot=True)
-        records = self._found(text)
-        if not records and text != self.domain:
-            return self._negative(NAME_ERROR)
-        answer = self._build(name, kind, records) or self._negative(NO_ERROR)
+        text = wire.name_text(question)
+        if text is None:
+            return self._negative(question, NAME_ERROR)
+        place = text.rpartition("*.")[2]  # below the last wildcard; the name itself without one
+        found = self._found(text) if place == text else self._matching(text, place)
+        if found is None and text != self.domain:
+            return self._negative(question, NAME_ERROR)
+        answer = self._build(question, text, found or []) or self._negative(question, NO_ERROR)
         if len(self._answers) >= ANSWERS_MAX:
+            for kept in self._answers.values():
+                kept.is_live = False
             self._answers.clear()
             self._kept.clear()
         self._answers[question] = answer
-        self._kept.setdefault(text, []).append(question)
+        self._kept.setdefault(place, []).append(question)
         return answer
 
-    def _found(self, name: str) -> list[DnsRecord]:
+    def _found(self, name: str) -> list[DnsRecord] | None:
         below = self._below.get(name)
         if below:
-            return [self._records[n] for n in sorted(below)[:RECORDS_MAX]]
+            return [self._records[n] for n in nsmallest(RECORDS_MAX, below)]
         record = self._records.get(name)
-        return [record] if record else []
+        return [record] if record else None
 
-    def _build(
-        self, name: dns.name.Name, kind: RdataType, records: list[DnsRecord]
-    ) -> Answer | None:
-        if kind is RdataType.SOA and name == dns.name.from_text(self.domain):
-            return Answer(NO_ERROR, (1, 0, 0), self._soa())
-        if kind is RdataType.ANY:
-            # RFC 8482: an answer that is no use to those who want a large one.
-            return self._wire(
-                name, kind, [dns.rrset.from_text(name, 5, "IN", "HINFO", "RFC8482 ''")]
-            )
-        if kind is RdataType.SRV:
-            return self._services(name, records)
-        if kind not in (RdataType.A, RdataType.AAAA):
+    def _matching(self, name: str, place: str) -> list[DnsRecord] | None:
+        """Of what is below ``place``, the records that a name with `*` in it stands for."""
+        below = self._below.get(place)
+        if not below:
             return None
-        is_v6 = kind is RdataType.AAAA
-        addresses = {
-            r.address: r.ttl_seconds
-            for r in records
-            if isinstance(ip_address(r.address), IPv6Address) is is_v6
-        }
-        if not addresses:
-            return None
-        ttl = min(addresses.values())
-        rrset = dns.rrset.from_text_list(name, ttl, "IN", kind, list(addresses))
-        return self._wire(name, kind, [rrset], step=AAAA_RECORD_BYTES if is_v6 else A_RECORD_BYTES)
+        wanted = name.split(".")[::-1]
+        found = []
+        for candidate in sorted(below):
+            labels = candidate.split(".")[::-1]
+            if len(labels) >= len(wanted) and all(
+                w in ("*", label) for w, label in zip(wanted, labels, strict=False)
+            ):
+                found.append(self._records[candidate])
+                if len(found) == RECORDS_MAX:
+                    break
+        return found
 
-    def _services(self, name: dns.name.Name, records: list[DnsRecord]) -> Answer | None:
+    def _build(self, question: bytes, name: str, records: list[DnsRecord]) -> Answer | None:
+        kind = int.from_bytes(question[-4:-2], "big")
+        if kind == wire.SOA and name == self.domain:
+            return Answer(NO_ERROR, [self._soa(question)])
         if not records:
             return None
-        weight = max(1, 100 // len(records))
-        texts = [f"{SRV_PRIORITY} {weight} {r.port} {r.name}." for r in records]
-        rrset = dns.rrset.from_text_list(
-            name, min(r.ttl_seconds for r in records), "IN", RdataType.SRV, texts
-        )
-        additional = [
-            dns.rrset.from_text(
-                r.name + ".", r.ttl_seconds, "IN", "AAAA" if ":" in r.address else "A", r.address
-            )
-            for r in records
-        ]
-        return self._wire(name, RdataType.SRV, [rrset], additional)
+        if kind == wire.ANY:
+            ttl = NEGATIVE_TTL_SECONDS
+            return Answer(NO_ERROR, [wire.record(_OWNER, wire.HINFO, ttl, ANY_HINFO)])
+        if kind == wire.SRV:
+            start = wire.HEADER_BYTES + len(question)
+            return Answer(NO_ERROR, *wire.service_records(_OWNER, records, start))
+        if kind not in (wire.A, wire.AAAA):
+            return None
+        is_v6 = kind == wire.AAAA
+        found = [r for r in records if (":" in r.address) is is_v6]
+        if not found:
+            return None
+        ttl = min(r.ttl_seconds for r in found)
+        addresses = dict.fromkeys(r.address for r in found)
+        answers = [wire.address_record(_OWNER, address, ttl) for address in addresses]
+        return Answer(NO_ERROR, answers, rotates=True)
 
-    def _wire(
-        self,
-        name: dns.name.Name,
-        kind: RdataType,
-        answer: list[dns.rrset.RRset],
-        additional: list[dns.rrset.RRset] | None = None,
-        step: int = 0,
-    ) -> Answer:
-        message = dns.message.make_response(dns.message.make_query(name, kind))
-        message.answer = answer
-        message.additional = additional or []
-        wire = message.to_wire(max_size=65535)
-        question_end = 12 + len(name.to_wire() or b"") + 4
-        counts = tuple(int.from_bytes(wire[i : i + 2], "big") for i in (6, 8, 10))
-        return Answer(NO_ERROR, (counts[0], counts[1], counts[2]), wire[question_end:], step)
+    def _negative(self, question: bytes, rcode: int) -> Answer:
+        return Answer(rcode, [], authority=self._soa(question))
 
-    def _negative(self, rcode: int) -> Answer:
-        return Answer(rcode, (0, 1, 0), self._soa())
-
-    def _soa(self) -> bytes:
-        """The zone's SOA record as it stands in any section; no name in it is compressed."""
-        server = b"\x02ns\x03dns" + self.wire
-        mailbox = b"\x0ahostmaster" + self.wire
-        serial = self.changes & 0xFFFFFFFF
-        numbers = (serial, 7200, 1800, 86400, NEGATIVE_TTL_SECONDS)
-        data = server + mailbox + b"".join(n.to_bytes(4, "big") for n in numbers)
-        ttl = NEGATIVE_TTL_SECONDS.to_bytes(4, "big")
-        return self.wire + b"\0\6\0\1" + ttl + len(data).to_bytes(2, "big") + data
+    def _soa(self, question: bytes) -> bytes:
+        """The zone's SOA record; its names point to the end of the question's."""
+        zone = wire.pointer(wire.HEADER_BYTES + len(question) - 4 - len(self.wire))
+        return wire.soa_record(zone, self.changes, NEGATIVE_TTL_SECONDS)

@@ -10,8 +10,9 @@ import dns.asyncquery
 import dns.message
 import dns.rcode
 
+from ozymandias.edge.dns_sockets import bind_tcp, bind_udp
 from ozymandias.edge.forwarder import Forwarder
-from ozymandias.edge.responder import Responder, bind_tcp, bind_udp
+from ozymandias.edge.responder import Responder
 from ozymandias.edge.zone import Zone
 from ozymandias.model.routing import DnsRecord
 from tests.integration.edge.conftest import wait_until
