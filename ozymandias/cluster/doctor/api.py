@@ -45,9 +45,9 @@ def _endpoint(endpoint: str, token: str) -> tuple[list[Check], bool]:
         )
         return [fail(name, f"no answer: {error}", remedy)], False
     clock = list(etcd.clock(f"clock of {endpoint}", answer.date, time.time()))
-    if answer.status == 200:
-        return [ok(name, "answers"), *clock], True
     problem = _document(answer)
+    if answer.status == 200 and "items" in problem:
+        return [ok(name, "answers"), *clock], True
     detail = f"HTTP {answer.status} {problem.get('detail', '')}".strip()
     remedy = str(problem.get("hint", ""))
     if answer.status == 401:
@@ -56,7 +56,7 @@ def _endpoint(endpoint: str, token: str) -> tuple[list[Check], bool]:
             "Use the cluster's own (on a node: [api] token_file), in $OZY_TOKEN or the context;"
             " `ozy up` writes it anew for a cluster on this machine."
         )
-    elif not problem:
+    elif "detail" not in problem:
         detail = f"{detail}: that is not an Ozymandias API"
         remedy = "`ozy context` shows and changes the endpoints."
     return [fail(name, detail, remedy or "`ozy events` says what happened."), *clock], False

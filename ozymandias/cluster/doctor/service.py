@@ -15,7 +15,7 @@ from ozymandias.cluster.doctor.check import Check, fail, ok, warn
 from ozymandias.model.job import JobKey, PullPolicy
 
 PREFIX = "/v4.0.0/libpod"
-ANSWER_SECONDS_MAX = 4.0
+ANSWER_SECONDS_MAX = 3.0
 ANSWER_BYTES_MAX = 2**20
 
 
