@@ -303,6 +303,35 @@ class Runtime(Protocol):
     async def aclose(self) -> None: ...
 
 
+# What has ended ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """One run of one container that is over: how it ended, and its last lines."""
+
+    pod: PodId
+    container: str
+    started_at: float = 0.0  # wall clock; 0: not known
+    ended_at: float
+    exit_code: int | None = None  # None: not known, it was stopped and removed at once
+    oom_killed: bool = False
+    reason: str
+    lines: tuple[LogLine, ...] = ()
+
+
+class EndedRuns(Protocol):
+    """This node's memory of ended runs: bounded, the oldest go first. Not for deciding."""
+
+    async def keep(self, run: EndedRun) -> None:
+        """The same run again changes nothing. May raise OSError."""
+        ...
+
+    async def find(self, namespace: str, job: str, slot: int | None = None) -> tuple[EndedRun, ...]:
+        """The runs of one instance, or of all of a job's, newest first."""
+        ...
+
+
 # Network and clock ------------------------------------------------------------------------------
 
 

@@ -14,7 +14,15 @@ from ozymandias.core.routes import Names
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
-from ozymandias.ports import Ambiguous, Clock, LeaseLost, Runtime, RuntimeFailed, StoreError
+from ozymandias.ports import (
+    Ambiguous,
+    Clock,
+    EndedRuns,
+    LeaseLost,
+    Runtime,
+    RuntimeFailed,
+    StoreError,
+)
 from ozymandias.problems import (
     OUTCOME_UNKNOWN,
     RUNTIME_FAILED,
@@ -68,6 +76,7 @@ class Access:
     # Returns when this daemon is a member of the cluster; raises STORE_UNAVAILABLE when not.
     session: Callable[[], None]
     peers: Peers
+    ended: EndedRuns  # what is left of instances that ran on this node
     # Tells each step of a committed plan with its reason.
     narrate: Callable[[Plan], None] = lambda plan: None
 

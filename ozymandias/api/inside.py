@@ -138,9 +138,9 @@ class Inside:
         runs = await self._ended.runs(namespace, job, slot, is_passed_on=request.is_passed_on)
         chosen = [r for r in runs if request.container in ("", r.get("container", ""))]
         for run in chosen:
-            if request.tail is not None and "lines" in run:
-                run = run | {"lines": run["lines"][-request.tail or len(run["lines"]) :]}
-            await sink.send(run)
+            lines = run.get("lines", [])
+            first = 0 if request.tail is None else max(0, len(lines) - request.tail)
+            await sink.send(run | {"lines": lines[first:]} if first else run)
         return any("problem" not in run for run in chosen)
 
     async def _logs(self, found: Sequence[Assigned], request: LogsRequest, sink: Sink) -> None:

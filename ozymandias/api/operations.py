@@ -219,6 +219,10 @@ class Operations:
         return {"items": [row for row in rows if row["job"] == job]}
 
     async def job_logs(self, key: JobKey, request: LogsRequest, sink: Sink) -> None:
+        if request.previous:  # it outlives the job
+            if not await self.inside.previous_of_job(key, request, sink):
+                self._record(key)
+            return
         self._record(key)
         await self.inside.job_logs(key, request, sink)
 

@@ -6,20 +6,22 @@ started it starts it again, which harms no pod.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ozymandias.api.access import Access, Peers
 from ozymandias.api.operations import Operations
 from ozymandias.core.routes import Names
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.execution import Executor
+from ozymandias.daemon.keeping import Keeper
 from ozymandias.daemon.local_pods import LocalPods
 from ozymandias.daemon.membership import Identity, Membership
 from ozymandias.daemon.probing import Prober
 from ozymandias.daemon.scheduling import Scheduler
 from ozymandias.daemon.statuses import StatusWriter
-from ozymandias.ports import Clock, Runtime, Store
+from ozymandias.ports import Clock, EndedRuns, Runtime, Store
 from ozymandias.problems import ProblemError, store_unavailable
+from ozymandias.runtime.ended import EndedInMemory
 from ozymandias.store.commit import Committer
 from ozymandias.store.mirror import Mirror
 
@@ -32,6 +34,7 @@ class Ports:
     runtime: Runtime
     clock: Clock
     peers: Peers
+    ended: EndedRuns = field(default_factory=EndedInMemory)
 
 
 class Daemon:
@@ -89,6 +92,7 @@ class Daemon:
             clock=ports.clock,
             events=self.events,
             statuses=self._statuses,
+            keeper=Keeper(runtime=ports.runtime, ended=ports.ended, clock=ports.clock),
         )
 
     def _make_operations(self, identity: Identity, names: Names, ports: Ports) -> Operations:
@@ -105,6 +109,7 @@ class Daemon:
                 narrate=self.events.narrate,
                 session=self._check_session,
                 peers=ports.peers,
+                ended=ports.ended,
             )
         )
 

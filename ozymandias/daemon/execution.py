@@ -21,6 +21,7 @@ from ozymandias.core.pods import pod_id, pod_of
 from ozymandias.core.reconcile import Wanted, by_pod, reconcile
 from ozymandias.core.vacate import plan_vacate
 from ozymandias.daemon.events import EventLog
+from ozymandias.daemon.keeping import Keeper
 from ozymandias.daemon.local_pods import LocalPods, Wake
 from ozymandias.daemon.membership import Membership, Session
 from ozymandias.daemon.statuses import StatusWriter
@@ -64,6 +65,7 @@ class Executor:
         clock: Clock,
         events: EventLog,
         statuses: StatusWriter,
+        keeper: Keeper,
     ) -> None:
         self._node = node
         self._host_ip = host_ip
@@ -76,11 +78,13 @@ class Executor:
         self._clock = clock
         self._events = events
         self._statuses = statuses
+        self._keeper = keeper
         self._worker = Worker(
             local=local,
             runtime=runtime,
             clock=clock,
             events=events,
+            keeper=keeper,
             may_begin=self._may_begin,
             may_end=self._may_end,
         )
@@ -146,6 +150,8 @@ class Executor:
         """Make right what is wrong; the time of the next look, if nothing wakes us before."""
         if self._list_at <= self._clock.boot():
             await self._list()
+            for seen in self._keeper.fresh(self._local.observed.values()):
+                group.create_task(self._keeper.observed(seen))
         session = self._membership.valid()
         if not self._is_seeing or not self._mirror.is_ready:
             return self._list_at

@@ -37,6 +37,7 @@ from ozymandias.problems import (
     EXIT_FAILED,
     ProblemError,
 )
+from ozymandias.runtime.ended import EndedFiles
 from ozymandias.runtime.host import SystemClock, read_host
 from ozymandias.runtime.network import PodmanNetwork
 from ozymandias.runtime.podman import PodmanRuntime
@@ -125,7 +126,13 @@ async def _run(config: Config) -> None:
             daemon = Daemon(
                 _identity(config, cluster),
                 names,
-                Ports(store=store, runtime=runtime, clock=SystemClock(), peers=peers),
+                Ports(
+                    store=store,
+                    runtime=runtime,
+                    clock=SystemClock(),
+                    peers=peers,
+                    ended=EndedFiles(Path(config.node.state_dir) / "ended"),
+                ),
                 breaker_seconds=config.node.breaker_seconds,
             )
             group.create_task(_make_network(config, cluster))

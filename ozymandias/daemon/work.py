@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ozymandias.core import memory as memories
 from ozymandias.daemon.events import EventLog
+from ozymandias.daemon.keeping import Keeper
 from ozymandias.daemon.local_pods import LocalPods
 from ozymandias.model.plan import Action, ActionKind
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, Pod, PodId
@@ -35,6 +36,7 @@ class Worker:
         runtime: Runtime,
         clock: Clock,
         events: EventLog,
+        keeper: Keeper,
         may_begin: Check,
         may_end: Check,
     ) -> None:
@@ -42,6 +44,7 @@ class Worker:
         self._runtime = runtime
         self._clock = clock
         self._events = events
+        self._keeper = keeper
         self._may_begin = may_begin
         self._may_end = may_end
         self._pulls = asyncio.Semaphore(AT_ONCE_MAX)
@@ -128,6 +131,9 @@ class Worker:
     async def _restart(self, action: Action) -> None:
         async with self._stops:
             await self._runtime.stop_container(action.pod, action.container)
+        observed = self._local.observed.get(action.pod)
+        seen = observed.container(action.container) if observed else None
+        await self._keeper.stopped(action.pod, seen, action.reason)
         async with self._starts:
             await self._runtime.start_container(action.pod, action.container)
         self._book_start(action)
@@ -138,6 +144,7 @@ class Worker:
             _unless(self._may_end(action.pod))
             if action.kind is ActionKind.STOP:
                 await self._runtime.stop_pod(action.pod)
+            await self._keeper.leaving(self._local.observed.get(action.pod), action.reason)
             await self._runtime.remove_pod(action.pod)
         self._local.observed.pop(action.pod, None)
         is_stop = action.kind is ActionKind.STOP
