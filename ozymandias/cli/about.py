@@ -4,6 +4,7 @@ import click
 
 from ozymandias import __version__
 from ozymandias.cli import context as contexts
+from ozymandias.cli.complete import complete_context
 from ozymandias.cli.options import context_option, output_option, settings
 from ozymandias.cli.render import print_document, print_table, show
 
@@ -49,7 +50,7 @@ def _joined(values: object) -> str:
 
 
 @context.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_context)
 @output_option
 def use(name: str) -> None:
     """Make a context the current one."""

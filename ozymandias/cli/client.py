@@ -23,8 +23,11 @@ Document = dict[str, Any]
 
 
 class Client:
-    def __init__(self, context: contexts.Context) -> None:
+    def __init__(
+        self, context: contexts.Context, *, connect_seconds: float = CONNECT_SECONDS
+    ) -> None:
         self.context = context
+        self._connect_seconds = connect_seconds
         self._endpoints = list(context.endpoints)
 
     def get(self, *path: str, timeout: float = ANSWER_SECONDS, **query: object) -> Any:
@@ -83,7 +86,7 @@ class Client:
                     target,
                     self._headers(),
                     body,
-                    connect_timeout=CONNECT_SECONDS,
+                    connect_timeout=self._connect_seconds,
                     timeout=wait,
                 )
             except ConnectFailed as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ozymandias.cli import context as contexts
+from ozymandias.cli.complete import complete_node
 from ozymandias.cli.options import context_option, output_option, settings
 from ozymandias.cli.render import BOLD, GREEN, RED, YELLOW, clean, paint, show
 from ozymandias.cluster import local, state
@@ -195,7 +196,7 @@ def node() -> None:
 
 
 @node.command("kill")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_node)
 @state_dir_option
 @context_option
 @output_option
@@ -208,7 +209,7 @@ def kill(name: str, state_dir: Path | None) -> None:
 
 
 @node.command("start")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_node)
 @state_dir_option
 @context_option
 @output_option

@@ -6,11 +6,12 @@ import click
 
 from ozymandias.cli.client import Client, Document, connect
 from ozymandias.cli.complete import complete_job
+from ozymandias.cli.display import done
 from ozymandias.cli.jobfile import read_file, with_source
 from ozymandias.cli.options import cluster_options, job_and_namespace, settings, waiting_options
 from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, print_document, show
 from ozymandias.cli.show import job_name
-from ozymandias.cli.watch import Watch, done
+from ozymandias.cli.watch import Watch
 from ozymandias.model.units import format_duration, format_size
 from ozymandias.problems import CATALOGUE, ProblemError
 

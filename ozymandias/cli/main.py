@@ -36,7 +36,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("status", "show", "status", "Show one job with its instances."),
             ("nodes", "show", "nodes", "List nodes and what is allocated on them."),
             ("why", "show", "why", "Explain why a job or instance is where and as it is."),
-            ("logs", "look", "logs", "Print what a job or instance has written."),
+            ("logs", "logs", "logs", "Print what a job or instance has written."),
             ("exec", "look", "exec_", "Run a command inside an instance."),
             ("events", "look", "events", "List what happened, with reasons."),
         ),

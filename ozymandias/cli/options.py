@@ -56,10 +56,17 @@ def namespace_option(function: Decorated) -> Decorated:
     )(function)
 
 
+def _complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from ozymandias.cli.complete import complete_context
+
+    return complete_context(ctx, param, incomplete)
+
+
 def context_option(function: Decorated) -> Decorated:
     return click.option(
         "--context",
         metavar="NAME",
+        shell_complete=_complete_context,
         callback=_remember,
         expose_value=False,
         help="Cluster to talk to; see `ozy context`.",

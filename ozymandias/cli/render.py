@@ -7,6 +7,7 @@ needs a library, because `ozy ps` should be over before one would be loaded.
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
@@ -25,6 +26,8 @@ _STATE_COLOURS = {
     "degraded": RED,
 }
 COLUMN_GAP = "  "
+FOLD_COLUMNS_MIN = 24  # a narrower column is not worth reading
+FOLD_INDENT = "    "
 
 
 def show(document: Any, draw: Callable[[Any], None]) -> None:
@@ -47,12 +50,14 @@ def print_document(document: Any, output: str) -> None:
     sys.stdout.flush()
 
 
+def is_terminal(stream: TextIO | None = None) -> bool:
+    """Somebody looks at it, and what is written can be drawn over."""
+    return (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
+
+
 def is_plain(stream: TextIO | None = None) -> bool:
-    """No colours and no redrawing there."""
-    chosen = stream or sys.stdout
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return True
-    return not chosen.isatty()
+    """No colours there."""
+    return bool(os.environ.get("NO_COLOR")) or not is_terminal(stream)
 
 
 def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
@@ -72,31 +77,62 @@ def table(
     indent: str = "",
     stream: TextIO | None = None,
     state: int | None = None,
+    colour: Callable[[str], str] = state_colour,
+    is_cut: bool = False,
 ) -> list[str]:
-    """Aligned lines; ``state`` is the column to colour. On a terminal the last column is cut."""
+    """Aligned lines; ``state`` is the column to colour.
+
+    On a terminal a last column that is too wide goes on in the lines below, under itself or, where
+    that would be too narrow, further left; ``is_cut`` cuts it instead. Elsewhere a row is a line.
+    """
     cells = [[_clean(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     lines = [paint(_line(header, widths, indent), BOLD, stream)]
-    room = _width(stream) - len(indent) - sum(widths[:-1]) - len(COLUMN_GAP) * (len(widths) - 1)
+    columns = terminal_columns(stream)
+    start = len(indent) + sum(widths[:-1]) + len(COLUMN_GAP) * (len(widths) - 1)
     for row in cells:
-        if len(row[-1]) > room >= 8:
-            row[-1] = row[-1][: room - 1] + "…"
+        more: list[str] = []
+        if start + len(row[-1]) > columns:
+            row[-1], more = _folded(row[-1], start, columns, is_cut=is_cut)
         line = _line(row, widths, indent)
         if state is not None and not is_plain(stream):
-            start = len(indent) + sum(widths[:state]) + len(COLUMN_GAP) * state
-            end = start + len(row[state])
-            line = line[:start] + paint(row[state], state_colour(row[state]), stream) + line[end:]
-        lines.append(line)
+            left = len(indent) + sum(widths[:state]) + len(COLUMN_GAP) * state
+            right = left + len(row[state])
+            line = line[:left] + paint(row[state], colour(row[state]), stream) + line[right:]
+        lines += [line, *more]
     return lines
 
 
+def _folded(text: str, start: int, columns: int, *, is_cut: bool) -> tuple[str, list[str]]:
+    """What of a last cell stands in its row, and the lines below with the rest."""
+    room = columns - start
+    if is_cut:
+        return (text[: room - 1] + "…" if room > 1 else ""), []
+    if room >= FOLD_COLUMNS_MIN:
+        first, *rest = _wrapped(text, room)
+        return first, [" " * start + part for part in rest]
+    room = max(columns - len(FOLD_INDENT), FOLD_COLUMNS_MIN)
+    return "", [FOLD_INDENT + part for part in _wrapped(text, room)]
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, room) or [""]
+
+
 def print_table(
-    header: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str, state: int | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    empty: str,
+    state: int | None = None,
+    colour: Callable[[str], str] = state_colour,
 ) -> None:
     if not rows:
         print(empty)
         return
-    print("\n".join(table(header, rows, state=state)))
+    print("\n".join(table(header, rows, state=state, colour=colour)))
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], indent: str) -> str:
@@ -117,7 +153,14 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _width(stream: TextIO | None) -> int:
+def when(seconds: float) -> str:
+    """A wall-clock time in the reader's own zone; the date only if it is not today's."""
+    found, now = time.localtime(seconds), time.localtime()
+    is_today = found[:3] == now[:3]
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", found)
+
+
+def terminal_columns(stream: TextIO | None = None) -> int:
     """Columns of the terminal; without one nothing is cut."""
     try:
         return os.get_terminal_size((stream or sys.stdout).fileno()).columns

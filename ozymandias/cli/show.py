@@ -67,6 +67,11 @@ def jobs() -> None:
     """List jobs.
 
     All namespaces, unless -n is given.
+
+    \b
+    Examples:
+      ozy jobs
+      ozy jobs -n shop -o json
     """
     found = connect().get("jobs", namespace=settings().namespace)
     show(found["items"], _draw_jobs)
@@ -91,23 +96,32 @@ def _draw_jobs(rows: list[Document]) -> None:
 
 @click.command()
 @click.argument("job", shell_complete=complete_job)
+@click.option("-w", "--watch", is_flag=True, help="Go on showing how it changes, until Ctrl-C.")
 @cluster_options
-def status(job: str) -> None:
+def status(job: str, watch: bool) -> None:
     """Show one job with its instances.
 
+    With -o json and --watch there is one JSON object per line and change.
+
     \b
-    Example:
+    Examples:
       ozy status web
+      ozy status web --watch
     """
     client = connect()
-    found = client.get("jobs", *job_and_namespace(job))
+    namespace, name = job_and_namespace(job)
+    if watch:
+        from ozymandias.cli.watch import Watch
+
+        quiet = settings().output != "table"
+        Watch(client, namespace, name, timeout=float("inf"), quiet=quiet).until_interrupted()
+        return
+    found = client.get("jobs", namespace, name)
     show(found, lambda document: _draw_status(client, document))
 
 
 def _draw_status(client: Client, found: Document) -> None:
-    name = (
-        found["job"] if found["namespace"] == "default" else f"{found['namespace']}/{found['job']}"
-    )
+    name = job_name(found)
     state = paint(found["state"], state_colour(found["state"]))
     pending = f", {found['pending']} pending" if found["pending"] else ""
     print(
@@ -131,7 +145,13 @@ def _draw_status(client: Client, found: Document) -> None:
 @click.command()
 @cluster_options
 def nodes() -> None:
-    """List nodes and what is allocated on them."""
+    """List nodes and what is allocated on them.
+
+    \b
+    Examples:
+      ozy nodes
+      ozy nodes -o json | jq '.[].state'
+    """
     show(connect().get("nodes")["items"], _draw_nodes)
 
 

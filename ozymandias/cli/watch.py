@@ -1,28 +1,25 @@
-"""Waiting for a change to take effect, and showing how it goes.
+"""Waiting for a change to take effect, and showing how it goes; or just watching a job.
 
-On a terminal a block of lines is redrawn in place; elsewhere a line is printed per change, so that
-a log stays readable. The node is asked once per change of the cluster, not by the clock.
+The node is asked once per change of the cluster, not by the clock. How it looks is
+`cli/display.py`'s work.
 
 A deploy has failed when an instance of the wanted version has `failed`, or is in `backoff` after
 three restarts or three different reasons seen (an image that can't be had is never restarted).
 The cluster goes on trying in the latter case; waiting for it would be of no use.
 """
 
-import sys
+import json
 import time
 from collections import defaultdict
 from typing import Any, NoReturn
 
 from ozymandias.cli.client import Client, Document
+from ozymandias.cli.display import display
 from ozymandias.cli.main import Interrupted
-from ozymandias.cli.render import GREEN, clean, is_plain, paint, table
 
 RESTARTS_MAX = 3
 PAUSE_SECONDS = 0.05  # between two questions, however busy the cluster is
-LIVE_WAIT_SECONDS = 0.5  # a live display also shows the time pass
-PLAIN_WAIT_SECONDS = 10.0
 RETRY_SECONDS = 0.5
-ROWS_SHOWN_MAX = 20
 
 
 class Watch:
@@ -36,7 +33,8 @@ class Watch:
         self._name = name if namespace == "default" else f"{namespace}/{name}"
         self._started = time.monotonic()
         self._timeout = timeout
-        self._display = _display(quiet)
+        self._is_quiet = quiet
+        self._display = display(quiet)
         self._reasons: dict[str, set[str]] = defaultdict(set)
 
     def until_up(self, change: Document) -> Document:
@@ -77,6 +75,26 @@ class Watch:
             raise Interrupted(
                 f"Not waiting any more; {self._name} is being stopped regardless."
             ) from None
+
+    def until_interrupted(self) -> None:
+        """Show the job as it changes; for programs a document per change, on a line of its own."""
+        revision, shown, status = 0, "", None
+        while (found := self._ask(revision)) is not None:
+            status, revision = found, found["revision"]
+            document = json.dumps(status | {"revision": 0})
+            if self._is_quiet and document != shown:
+                print(json.dumps(status, ensure_ascii=False), flush=True)
+            shown = document
+            pending = f", {status['pending']} pending" if status["pending"] else ""
+            state = f"{status['state']}, {status['healthy']} of {status['wanted']} healthy{pending}"
+            self._display.draw(
+                f"{self._name} version {status['version']}: {state}", status["instances"]
+            )
+        self._display.close()
+        if status is None:
+            self._client.get(*self._path)  # says that there is no such job, and which there are
+        elif not self._is_quiet:
+            print(f"{self._name} is gone.")
 
     @property
     def elapsed_seconds(self) -> float:
@@ -166,97 +184,3 @@ class Watch:
 def _is_up(status: Document) -> bool:
     live = [row for row in status["instances"] if row["state"] != "stopping"]
     return bool(status["up_to_date"] == status["wanted"] == len(live))
-
-
-# Displays -----------------------------------------------------------------------------------------
-
-
-class Silent:
-    """For programs: only the final document counts."""
-
-    wait_seconds = PLAIN_WAIT_SECONDS
-
-    def draw(self, headline: str, rows: list[Document]) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Lines(Silent):
-    """A line per change of an instance."""
-
-    def __init__(self) -> None:
-        self._shown: dict[tuple[str, int], str] = {}
-        self._said = ""
-
-    def draw(self, headline: str, rows: list[Document]) -> None:
-        for row in rows:
-            key = (row["instance"], row["version"])
-            text = _words(row)
-            if self._shown.get(key) != text:
-                self._shown[key] = text
-                print(text, flush=True)
-
-    def say(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
-            print(text, flush=True)
-
-
-class Live(Silent):
-    """A block that is drawn over itself."""
-
-    wait_seconds = LIVE_WAIT_SECONDS
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._drawn: list[str] = []
-        self._note = ""
-
-    def draw(self, headline: str, rows: list[Document]) -> None:
-        seconds = f"{time.monotonic() - self._started:.0f}s"
-        cells = [
-            (row["instance"], row["node"], row["state"], f"v{row['version']}", row["reason"])
-            for row in rows[:ROWS_SHOWN_MAX]
-        ]
-        header = ("INSTANCE", "NODE", "STATE", "VERSION", "REASON")
-        lines = [f"{headline}  {seconds}"]
-        if cells:
-            lines += table(header, cells, indent="  ", state=2)
-        if len(rows) > ROWS_SHOWN_MAX:
-            lines.append(f"  and {len(rows) - ROWS_SHOWN_MAX} more")
-        if self._note:
-            lines.append(self._note)
-        self._note = ""
-        self._put(lines)
-
-    def say(self, text: str) -> None:
-        self._note = f"  {text}"
-
-    def _put(self, lines: list[str]) -> None:
-        """Over the block drawn before; nothing is written when nothing is different."""
-        if lines == self._drawn:
-            return
-        up = f"\x1b[{len(self._drawn)}A" if self._drawn else ""
-        body = "".join(f"\x1b[2K{line}\n" for line in lines)
-        sys.stdout.write(f"{up}\r{body}\x1b[J")
-        sys.stdout.flush()
-        self._drawn = lines
-
-
-def _display(quiet: bool) -> Silent:
-    if quiet:
-        return Silent()
-    return Lines() if is_plain() else Live()
-
-
-def _words(row: Document) -> str:
-    where = f" on {row['node']}" if row["node"] else ""
-    reason = f": {clean(row['reason'])}" if row["reason"] else ""
-    return f"{row['instance']}{where}: {row['state']}{reason}"
-
-
-def done(text: str) -> None:
-    """The last line of a wait that went well."""
-    print(paint("✔ ", GREEN) + text if not is_plain() else text)
