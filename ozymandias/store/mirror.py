@@ -3,6 +3,9 @@
 The mirror applies whole revisions only, so every Snapshot is the cluster at one revision and each
 object in it knows the revision it was read at: a later compare needs no second read. What can't
 be decoded is left out with a warning; one poisoned key must not stop every peer.
+
+Snapshots are cheap: of the six mappings in one, those that did not change since the last snapshot
+are the very same objects, and the others are copied once per snapshot that somebody asks for.
 """
 
 import asyncio
@@ -19,12 +22,14 @@ from ozymandias.ports import KV, Event, Listing, Store, Unavailable
 from ozymandias.store import codec, keys
 from ozymandias.telemetry import warn
 
+PARTS = ("nodes", "jobs", "assignments", "statuses", "claims", "last_versions")
+
 
 class Mirror:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._changed = asyncio.Event()
-        self._snapshot: Snapshot | None = None
+        self._snapshot = Snapshot()
         self.is_ready = False
         self.revision = 0
         self.cluster = ""  # the cluster's id, "" until the format record was seen
@@ -42,6 +47,9 @@ class Mirror:
         # Built from the above, one object at a time, when something of theirs has changed.
         self._nodes: dict[NodeName, Node] = {}
         self._jobs: dict[JobKey, JobRecord] = {}
+        self._last_versions: dict[JobKey, int] = {}
+        # The parts of a snapshot that changed since the last one was made.
+        self._stale: set[str] = set(PARTS)
 
     async def run(self) -> None:
         """Follow the store until cancelled."""
@@ -66,7 +74,6 @@ class Mirror:
 
     def _publish(self, revision: int) -> None:
         self.revision = revision
-        self._snapshot = None
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -74,16 +81,10 @@ class Mirror:
 
     def snapshot(self) -> Snapshot:
         """The cluster now; the same object until something changes."""
-        if self._snapshot is None:
-            self._snapshot = Snapshot(
-                revision=self.revision,
-                nodes=dict(self._nodes),
-                jobs=dict(self._jobs),
-                assignments=dict(self._assignments),
-                statuses=dict(self._statuses),
-                claims=dict(self._claims),
-                last_versions={key: max(found) for key, found in self._versions.items() if found},
-            )
+        if self._snapshot.revision != self.revision or self._stale:
+            parts = {part: dict(getattr(self, f"_{part}")) for part in self._stale}
+            self._snapshot = replace(self._snapshot, revision=self.revision, **parts)
+            self._stale.clear()
         return self._snapshot
 
     def versions(self, key: JobKey) -> tuple[JobVersion, ...]:
@@ -126,6 +127,7 @@ class Mirror:
         key = kv.key
         if key.startswith(keys.ASSIGNMENTS):
             node, job = _node_and_job(key, keys.ASSIGNMENTS)
+            self._stale.add("assignments")
             if deleted:
                 self._assignments.pop((node, job), None)
             else:
@@ -133,6 +135,7 @@ class Mirror:
                 self._assignments[node, job] = Assignment(node=node, job=job, groups=groups)
         elif key.startswith(keys.STATUS):
             node, job = _node_and_job(key, keys.STATUS)
+            self._stale.add("statuses")
             if deleted:
                 self._statuses.pop((node, job), None)
             else:
@@ -144,6 +147,7 @@ class Mirror:
             self._apply_job(kv, deleted)
         elif key.startswith(keys.CLAIMS):
             claim = key[len(keys.CLAIMS) :].decode()
+            self._stale.add("claims")
             if deleted:
                 self._claims.pop(claim, None)
             else:
@@ -159,6 +163,7 @@ class Mirror:
     def _apply_node(self, kv: KV, deleted: bool) -> None:
         prefix = keys.NODES if kv.key.startswith(keys.NODES) else keys.LEDGERS
         name = NodeName(kv.key[len(prefix) :].decode())
+        self._stale.add("nodes")
         if prefix is keys.NODES:
             self._presences.pop(name, None)
             if not deleted:
@@ -195,6 +200,11 @@ class Mirror:
             if not deleted:
                 versions[int(number)] = codec.decode(JobVersion, kv.value)
             self._versions[job] = versions
+            self._stale.add("last_versions")
+            self._last_versions.pop(job, None)
+            if versions:
+                self._last_versions[job] = max(versions)
+        self._stale.add("jobs")
         self._jobs.pop(job, None)
         if job in self._heads:
             head, head_revision = self._heads[job]

@@ -17,7 +17,8 @@ from ozymandias.model.pod import PodId
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Ambiguous, Compare, Get, Op, Put, Store, Unavailable
 from ozymandias.store import codec, keys
-from ozymandias.store.commit import Lost, Transaction, send
+from ozymandias.store.batch import Transaction
+from ozymandias.store.commit import Lost, send
 from ozymandias.store.mirror import Mirror
 
 

@@ -1,0 +1,307 @@
+"""Group commit: who waits at the same time is written together, and nobody pays for another."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from ozymandias.core.apply import apply
+from ozymandias.model.job import JobHead
+from ozymandias.model.node import NodeName
+from ozymandias.model.plan import JobChange, Plan
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.ports import Ambiguous, LeaseLost
+from ozymandias.problems import INSUFFICIENT_MEMORY, Problem
+from ozymandias.sim.invariants import check_schedule
+from ozymandias.store import keys
+from ozymandias.store.batch import COMPARES_MAX, Batch
+from ozymandias.store.commit import Committed, Decide
+from tests.unit.store.rig import (
+    GIB,
+    NAMES,
+    Peer,
+    creation,
+    in_virtual_time,
+    job,
+    peers,
+    web,
+)
+
+
+def submission(name: str, memory_bytes: int = GIB, node: str = "n1") -> Decide:
+    def decide(snapshot: Snapshot) -> Plan | Problem:
+        ledger = snapshot.nodes[NodeName(node)].ledger
+        free = ledger.allocatable.memory_bytes - ledger.held.resources.memory_bytes
+        if free < memory_bytes:
+            return INSUFFICIENT_MEMORY("full")
+        spec = job(name, memory_bytes)
+        return Plan(reason="there") if spec.key in snapshot.jobs else creation(spec, node)
+
+    return decide
+
+
+async def all_at_once(peer: Peer, decides: list[Decide]) -> list[object]:
+    tasks = (peer.committer.commit(decide) for decide in decides)
+    return list(await asyncio.gather(*tasks, return_exceptions=True))
+
+
+def test_many_that_wait_are_one_revision() -> None:
+    """Twenty submissions at once: one to begin with, all the others together in the next."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB) as (etcd, [peer]):
+            peer.store.faults.latency = (0.01, 0.01)
+            before = etcd.revision
+            outcomes = await all_at_once(peer, [submission(f"j{n}") for n in range(20)])
+            assert all(isinstance(o, Committed) for o in outcomes)
+            assert etcd.revision <= before + 2
+            assert len(peer.mirror.snapshot().jobs) == 20
+            assert check_schedule(etcd.snapshot_kvs()) == []
+
+    in_virtual_time(main)
+
+
+def test_each_decision_sees_the_ones_before_it() -> None:
+    """Of ten jobs of 1G at once on 4G, exactly four are taken, and the others are told why."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=4 * GIB) as (etcd, [peer]):
+            outcomes = await all_at_once(peer, [submission(f"j{n}") for n in range(10)])
+            assert sum(isinstance(o, Committed) for o in outcomes) == 4
+            assert sum(isinstance(o, Problem) for o in outcomes) == 6
+            assert check_schedule(etcd.snapshot_kvs()) == []
+
+    in_virtual_time(main)
+
+
+def test_one_bad_decision_harms_nobody_else() -> None:
+    """A refusal, a bug, and a plan that breaks the rules: each caller gets its own outcome."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=8 * GIB) as (_, [peer]):
+
+            def bug(snapshot: Snapshot) -> Plan:
+                raise ZeroDivisionError
+
+            decides: list[Decide] = [
+                submission("good-1"),
+                lambda s: INSUFFICIENT_MEMORY("never"),
+                bug,
+                lambda s: creation(job("huge", 100 * GIB), "n1"),
+                lambda s: None,
+                submission("good-2"),
+            ]
+            good, refused, broken, huge, empty, last = await all_at_once(peer, decides)
+            assert isinstance(good, Committed)
+            assert isinstance(refused, Problem)
+            assert isinstance(broken, ZeroDivisionError)
+            assert isinstance(huge, AssertionError)
+            assert isinstance(empty, Committed)
+            assert empty.plan.is_empty
+            assert isinstance(last, Committed)
+            assert {key.name for key in peer.mirror.snapshot().jobs} == {"good-1", "good-2"}
+
+    in_virtual_time(main)
+
+
+def test_one_job_changes_at_most_once_per_revision() -> None:
+    """Three changes of one job at once are three revisions, in order, and all of them happen."""
+
+    async def main() -> None:
+        async with peers() as (etcd, [peer]):
+            await peer.committer.commit(lambda s: creation(job(), "n1"))
+            seen: list[int] = []
+
+            def count_up(snapshot: Snapshot) -> Plan:
+                head = snapshot.jobs[web()].head
+                seen.append(head.restart)
+                raised = replace(head, restart=head.restart + 1)
+                return Plan(reason="test", job=JobChange(key=web(), head=raised))
+
+            before = etcd.revision
+            outcomes = await all_at_once(peer, [count_up] * 3)
+            revisions = [o.revision for o in outcomes if isinstance(o, Committed)]
+            assert revisions == [before + 1, before + 2, before + 3]
+            assert peer.mirror.snapshot().jobs[web()].head.restart == 3
+
+    in_virtual_time(main)
+
+
+def test_a_host_may_change_hands_within_a_batch() -> None:
+    """One job gives up a host, another takes it: one write, compared with the old owner."""
+
+    async def main() -> None:
+        async with peers() as (etcd, [peer]):
+            await peer.committer.commit(lambda s: creation(job("old"), "n1"))
+            peer.store.faults.latency = (0.01, 0.01)
+            claim = frozenset({"old.localhost/"})
+
+            def give_up(snapshot: Snapshot) -> Plan:
+                key = job("old").key
+                head = replace(snapshot.jobs[key].head, wanted=0)
+                return Plan(reason="test", job=JobChange(key=key, head=head, disclaim=claim))
+
+            def take(snapshot: Snapshot) -> Plan:
+                plan = creation(job("new"), "n1")
+                assert plan.job is not None
+                return replace(plan, job=replace(plan.job, claim=claim))
+
+            before = etcd.revision
+            decides = [submission("first"), give_up, take]
+            outcomes = await all_at_once(peer, decides)
+            assert all(isinstance(o, Committed) for o in outcomes)
+            assert etcd.revision <= before + 2
+            assert peer.mirror.snapshot().claims["old.localhost/"] == job("new").key
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_racing_peers_with_batches(seed: int) -> None:
+    """Four peers, each with eight submissions at once, on 16G: sixteen are taken, none twice."""
+
+    async def main() -> None:
+        async with peers([f"n{i}" for i in range(4)], memory_bytes=16 * GIB) as (etcd, found):
+            bad: list[str] = []
+            etcd.on_commit.append(lambda _, __: bad.extend(check_schedule(etcd.snapshot_kvs())))
+            for peer in found:
+                peer.store.faults.latency = (0.0, 0.01)
+                peer.store.faults.watch_lag = (0.0, 0.01)
+            outcomes = await asyncio.gather(
+                *(
+                    peer.committer.commit(submission(f"j{i}-{k}", node="n0"))
+                    for i, peer in enumerate(found)
+                    for k in range(8)
+                )
+            )
+            assert sum(isinstance(o, Committed) for o in outcomes) == 16
+            assert bad == []
+
+    in_virtual_time(main, seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lost_answers_of_batches(seed: int) -> None:
+    """With answers lost, every submission of a batch is applied exactly once, or says unknown."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB) as (etcd, [peer]):
+            peer.store.faults.ambiguous = 0.4
+            peer.store.faults.timeout = 1.0
+            created: list[bytes] = []
+
+            def count(_: int, events: object) -> None:
+                created.extend(
+                    e.kv.key
+                    for e in events  # type: ignore[attr-defined]
+                    if e.kv.key.startswith(keys.VERSIONS)
+                )
+
+            etcd.on_commit.append(count)
+            outcomes = await all_at_once(peer, [submission(f"j{n}") for n in range(16)])
+            for number, outcome in enumerate(outcomes):
+                there = job(f"j{number}").key in peer.mirror.snapshot().jobs
+                assert (isinstance(outcome, Committed) and there) or isinstance(outcome, Ambiguous)
+            assert len(created) == len(set(created))
+            assert check_schedule(etcd.snapshot_kvs()) == []
+
+    in_virtual_time(main, seed)
+
+
+def test_a_caller_that_goes_away_leaves_the_others_their_turn() -> None:
+    """Who is cancelled while it waits is not decided for; who had the turn does not block it."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB) as (_, [peer]):
+            peer.store.faults.latency = (0.05, 0.05)
+            async with asyncio.TaskGroup() as group:
+
+                def start(number: int) -> asyncio.Task[Committed | Problem]:
+                    return group.create_task(peer.committer.commit(submission(f"j{number}")))
+
+                tasks = [start(0)]
+                await asyncio.sleep(0.01)  # its transaction is on the way
+                tasks += [start(number) for number in range(1, 6)]
+                await asyncio.sleep(0.01)
+                tasks[0].cancel()
+                tasks[3].cancel()
+            assert isinstance(tasks[5].result(), Committed)
+            names = {key.name for key in peer.mirror.snapshot().jobs}
+            assert {"j1", "j2", "j4", "j5"} <= names
+            assert "j3" not in names
+
+    in_virtual_time(main)
+
+
+def test_without_a_lease_all_are_told() -> None:
+    """A batch of a daemon that lost its lease fails as a whole, and writes nothing."""
+
+    async def main() -> None:
+        async with peers(["n1", "n2"]) as (etcd, [zombie, _]):
+            etcd.expire(zombie.lease.id)
+            before = etcd.revision
+            outcomes = await all_at_once(zombie, [submission(f"j{n}", node="n2") for n in range(5)])
+            assert all(isinstance(o, LeaseLost) for o in outcomes)
+            assert etcd.revision == before
+
+    in_virtual_time(main)
+
+
+def test_a_batch_stays_within_what_etcd_takes() -> None:
+    """However many wait, a transaction has at most the allowed compares; all get in, in turns."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=1024 * GIB) as (_, [peer]):
+            sizes: list[int] = []
+            real = peer.store.txn
+
+            async def txn(compare, then, otherwise=()):  # type: ignore[no-untyped-def]
+                sizes.append(len(compare))
+                return await real(compare, then, otherwise)
+
+            peer.store.txn = txn  # type: ignore[method-assign]
+            outcomes = await all_at_once(peer, [submission(f"j{n}") for n in range(150)])
+            assert all(isinstance(o, Committed) for o in outcomes)
+            assert max(sizes) <= COMPARES_MAX + 2
+            assert len(sizes) <= 8
+
+    in_virtual_time(main)
+
+
+def test_a_batch_of_one_takes_any_plan() -> None:
+    """A plan larger than a batch may be is still a transaction of its own."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=1024 * GIB) as (_, [peer]):
+            snapshot = peer.mirror.snapshot()
+            batch = Batch(snapshot, "c")
+            plan = creation(job("wide", 1024), "n1", range(5000))
+            assert batch.takes(plan)
+            batch.add(plan)
+            assert not batch.takes(creation(job("next"), "n1"))
+            assert batch.after == apply(snapshot, plan, "c")
+            head = JobHead(uid="u", version=1, wanted=5000, commit="c")
+            assert batch.after.jobs[job("wide").key].head == head
+            assert len(batch.transaction((), NAMES).marked) == 2
+
+    in_virtual_time(main)
+
+
+def test_what_did_not_change_is_not_copied() -> None:
+    """Two snapshots share every mapping that stayed as it was."""
+
+    async def main() -> None:
+        async with peers() as (_, [peer]):
+            await peer.committer.commit(lambda s: creation(job(), "n1"))
+            first = peer.mirror.snapshot()
+            assert peer.mirror.snapshot() is first
+            head = replace(first.jobs[web()].head, wanted=7)
+            change = Plan(reason="test", job=JobChange(key=web(), head=head))
+            await peer.committer.commit(lambda s: change)
+            second = peer.mirror.snapshot()
+            assert second.jobs is not first.jobs
+            assert first.jobs[web()].head.wanted == 1
+            for part in ("nodes", "assignments", "statuses", "claims", "last_versions"):
+                assert getattr(second, part) is getattr(first, part)
+
+    in_virtual_time(main)
