@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ozymandias.core.apply import merged, totals
 from ozymandias.core.pods import pod_id
 from ozymandias.model.instance import Assignment, Group, Slots, SlotState
-from ozymandias.model.job import JobKey
+from ozymandias.model.job import JobKey, JobVersion
 from ozymandias.model.node import Demand, Ledger, NodeName, Presence, Resources
 from ozymandias.model.pod import PodId
 from ozymandias.model.snapshot import Snapshot
@@ -57,7 +57,8 @@ async def register(
     store: Store, mirror: Mirror, offer: Offer, lease: int, commit: str
 ) -> int | None:
     """The revision of the registration, or None when the ledger or the record had changed."""
-    transaction = prepare_registration(mirror.snapshot(), offer, lease, commit)
+    demands = {pod: _demand(mirror.versions(pod.key), pod) for pod in offer.found}
+    transaction = prepare_registration(mirror.snapshot(), offer, demands, lease, commit)
     outcome = await send(store, transaction, commit)
     return None if isinstance(outcome, Lost) else outcome
 
@@ -88,7 +89,17 @@ async def renew_offer(
     return None if isinstance(outcome, Lost) else outcome
 
 
-def prepare_registration(snapshot: Snapshot, offer: Offer, lease: int, commit: str) -> Transaction:
+def _demand(versions: tuple[JobVersion, ...], pod: PodId) -> Demand:
+    """What a pod takes, by the version it was made from; versions outlive their job."""
+    for version in versions:
+        if (version.version, version.uid) == (pod.version, pod.uid):
+            return Demand.of(version.job)
+    return Demand()
+
+
+def prepare_registration(
+    snapshot: Snapshot, offer: Offer, demands: Mapping[PodId, Demand], lease: int, commit: str
+) -> Transaction:
     node = snapshot.nodes.get(offer.node)
     assignments = {
         job: assignment
@@ -96,7 +107,7 @@ def prepare_registration(snapshot: Snapshot, offer: Offer, lease: int, commit: s
         if name == offer.node
     }
     then: list[Op] = []
-    for job, groups in _strangers(snapshot, offer).items():
+    for job, groups in _strangers(snapshot, offer, demands).items():
         before = assignments[job].groups if job in assignments else ()
         found = Assignment(node=offer.node, job=job, groups=merged((*before, *groups)))
         assignments[job] = found
@@ -123,14 +134,13 @@ def prepare_registration(snapshot: Snapshot, offer: Offer, lease: int, commit: s
     return Transaction(compare=compare, then=tuple(then), marked=(ledger_key,))
 
 
-def _strangers(snapshot: Snapshot, offer: Offer) -> dict[JobKey, list[Group]]:
+def _strangers(
+    snapshot: Snapshot, offer: Offer, demands: Mapping[PodId, Demand]
+) -> dict[JobKey, list[Group]]:
     """Pods that are there but not assigned here (any more), as stopping groups by job."""
     assigned = {pod_id(instance) for instance in snapshot.instances_on(offer.node)}
     strangers: dict[JobKey, list[Group]] = {}
     for pod in sorted(set(offer.found) - assigned):
-        record = snapshot.jobs.get(pod.key)
-        version = record.versions.get(pod.version) if record else None
-        same_job = version is not None and version.uid == pod.uid
         strangers.setdefault(pod.key, []).append(
             Group(
                 uid=pod.uid,
@@ -138,7 +148,7 @@ def _strangers(snapshot: Snapshot, offer: Offer) -> dict[JobKey, list[Group]]:
                 generation=pod.generation,
                 state=SlotState.STOPPING,
                 slots=Slots.of([pod.slot]),
-                demand=Demand.of(version.job) if version and same_job else Demand(),
+                demand=demands[pod],
             )
         )
     return strangers

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from ozymandias.model.node import NodeName
-from ozymandias.sim.invariants import read_ledgers
+from ozymandias.model.node import Ledger, NodeName
 from ozymandias.sim.world import GIB, World
+from ozymandias.store import codec, keys
 from tests.simulation.test_stories import all_joined, healthy, job_file, starts, tell
 
 N1 = NodeName("n1")
@@ -21,8 +21,8 @@ def test_a_restart_with_other_settings_changes_what_the_node_offers() -> None:
         world.settings.memory_bytes = 8 * GIB
         world.start(N1)
         await world.until(lambda: all_joined(world), 30, "joined")
-        ledgers = read_ledgers(world.etcd.snapshot_kvs())
-        assert ledgers[N1].capacity.memory_bytes == 8 * GIB
+        record = world.etcd.snapshot_kvs()[keys.ledger(N1)]
+        assert codec.decode(Ledger, record.value).capacity.memory_bytes == 8 * GIB
         assert starts(world) == before
 
     tell(story, nodes=2)
