@@ -27,7 +27,12 @@ def context(ctx: click.Context) -> None:
 @context.command("list")
 @output_option
 def list_() -> None:
-    """List the contexts; the current one is marked."""
+    """List the contexts; the current one is marked.
+
+    \b
+    Example:
+      ozy context list
+    """
     _list()
 
 
@@ -53,7 +58,12 @@ def _joined(values: object) -> str:
 @click.argument("name", shell_complete=complete_context)
 @output_option
 def use(name: str) -> None:
-    """Make a context the current one."""
+    """Make a context the current one.
+
+    \b
+    Example:
+      ozy context use local
+    """
     _, found = contexts.read()
     contexts.load(name)  # says what there is, if not this
     contexts.save(name, found)
@@ -63,7 +73,12 @@ def use(name: str) -> None:
 @context.command("show")
 @output_option
 def show_(**_: object) -> None:
-    """Show the current context, without its token."""
+    """Show the current context, without its token.
+
+    \b
+    Example:
+      ozy context show -o json
+    """
     one = contexts.load(settings().context)
     document = {
         "name": one.name,
@@ -84,7 +99,12 @@ def _plain(value: object) -> object:
 @context_option
 @output_option
 def version() -> None:
-    """Print the versions of ozy and of the cluster."""
+    """Print the versions of ozy and of the cluster.
+
+    \b
+    Example:
+      ozy version
+    """
     from ozymandias.cli.client import connect
     from ozymandias.problems import ProblemError
 
@@ -105,9 +125,14 @@ def version() -> None:
 def completion(shell: str) -> None:
     """Print shell completion.
 
+    The names of jobs, instances, nodes and contexts are completed as well, asked of the cluster
+    when the tab key is pressed.
+
     \b
     Examples:
-      ozy completion bash > /etc/bash_completion.d/ozy
+      source <(ozy completion bash)                      for this shell
+      ozy completion bash > /etc/bash_completion.d/ozy   for all
+      ozy completion zsh > ~/.zfunc/_ozy
       ozy completion fish > ~/.config/fish/completions/ozy.fish
     """
     from click.shell_completion import get_completion_class

@@ -6,6 +6,8 @@ the next `ozy` find the cluster without flags.
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from ozymandias.cli import context as contexts
 from ozymandias.cli.complete import complete_node
 from ozymandias.cli.options import context_option, output_option, settings
 from ozymandias.cli.render import BOLD, GREEN, RED, YELLOW, clean, paint, show
-from ozymandias.cluster import local, state
+from ozymandias.cluster import local, planning, state
 from ozymandias.problems import LOCAL_CLUSTER, ProblemError
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def state_dir_option(function: Any) -> Any:
 @click.command()
 @click.option(
     "--nodes",
-    type=click.IntRange(1, local.NODES_MAX),
+    type=click.IntRange(1, planning.NODES_MAX),
     default=3,
     show_default=True,
     metavar="N",
@@ -61,10 +63,15 @@ def up(
 
     Returns when it is ready. A cluster that runs already is left as it is; one that was stopped by
     a power cut is brought back with its jobs.
+
+    \b
+    Examples:
+      ozy up
+      ozy up --nodes 5 --memory 2G --ingress-port 8088
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    wish = local.Wish(
+    wish = planning.Wish(
         state_dir=(state_dir or state.DEFAULT_STATE_DIR).absolute(),
         nodes=nodes,
         memory=memory,
@@ -72,12 +79,8 @@ def up(
         ingress_port=ingress_port,
         api_port=api_port,
     )
-    try:
+    with _showing_logs():
         found = local.up(wish, _progress)
-    except ProblemError as error:
-        for line in error.problem.fields.get("log", ()):
-            _progress(f"  {error.problem.fields['program']}: {clean(line)}")
-        raise
     cluster = found.cluster
     name = _remember(cluster)
     document = {
@@ -97,7 +100,7 @@ def up(
     show(document, _draw_up)
 
 
-def _differences(wish: local.Wish, cluster: state.LocalCluster) -> list[str]:
+def _differences(wish: planning.Wish, cluster: state.LocalCluster) -> list[str]:
     """What was asked for and is otherwise in the cluster that is there."""
     pairs = (
         ("--nodes", wish.nodes, len(cluster.nodes)),
@@ -175,7 +178,12 @@ def _forget(state_dir: Path) -> None:
 @context_option
 @output_option
 def down(state_dir: Path | None) -> None:
-    """Remove the cluster that `ozy up` made, its pods, volumes, network, data and context."""
+    """Remove the cluster that `ozy up` made, its pods, volumes, network, data and context.
+
+    \b
+    Example:
+      ozy down
+    """
     chosen = _chosen_state_dir(state_dir)
     removed = local.down(chosen)
     _forget(chosen)
@@ -192,7 +200,13 @@ def down(state_dir: Path | None) -> None:
 
 @click.group()
 def node() -> None:
-    """Stop or start one node of a cluster on this machine."""
+    """Stop or start one node of a cluster on this machine.
+
+    \b
+    Examples:
+      ozy node kill n2
+      ozy node start n2
+    """
 
 
 @node.command("kill")
@@ -201,7 +215,12 @@ def node() -> None:
 @context_option
 @output_option
 def kill(name: str, state_dir: Path | None) -> None:
-    """Stop a node as a power cut would: its daemon and its pods are gone, without a good-bye."""
+    """Stop a node as a power cut would: its daemon and its pods are gone, without a good-bye.
+
+    \b
+    Example:
+      ozy node kill n2
+    """
     pods = local.kill_node(_local_state_dir(state_dir), name)
     gone = f"Killed {name} and its {pods} pod{'s' * (pods != 1)}."
     text = f"{gone} `ozy node start {name}` brings it back."
@@ -214,8 +233,14 @@ def kill(name: str, state_dir: Path | None) -> None:
 @context_option
 @output_option
 def start(name: str, state_dir: Path | None) -> None:
-    """Bring a killed node back, and wait until it is ready."""
-    seconds = local.start_node(_local_state_dir(state_dir), name)
+    """Bring a killed node back, and wait until it is ready.
+
+    \b
+    Example:
+      ozy node start n2
+    """
+    with _showing_logs():
+        seconds = local.start_node(_local_state_dir(state_dir), name)
     text = f"{name} is ready, after {seconds:.1f} s."
     show({"node": name, "ready": True, "seconds": round(seconds, 2)}, lambda _: print(text))
 
@@ -233,6 +258,11 @@ def doctor(config: Path | None) -> int:
 
     Without --config it examines the cluster of the context in use: on this machine, with all that
     it needs here; elsewhere, by its API. The exit code is 1 if something will not work.
+
+    \b
+    Examples:
+      ozy doctor
+      ozy doctor -o json | jq '.[] | select(.verdict != "ok")'
     """
     from ozymandias.cluster import doctor as doctors
 
@@ -302,6 +332,17 @@ def _local_state_dir(given: Path | None) -> Path:
             )
         )
     return Path(chosen.local_state_dir)
+
+
+@contextmanager
+def _showing_logs() -> Iterator[None]:
+    """The end of the log of the program that failed, before the problem itself."""
+    try:
+        yield
+    except ProblemError as error:
+        for line in error.problem.fields.get("log", ()):
+            _progress(f"  {error.problem.fields['program']}: {clean(line)}")
+        raise
 
 
 def _progress(text: str) -> None:
