@@ -9,7 +9,7 @@ SEED ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster \
-	coredns simulate bench lint types format lock clean
+	coredns simulate bench docs lint types format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ simulate: setup ## replay one simulated cluster exactly: make simulate SEED=7
 
 bench: setup ## the figures, one JSON line each
 	@$(ROOT) $(PYTHON) -m bench
+
+docs: setup ## write docs/cli.md and docs/man anew from the commands' help
+	$(PYTHON) -m ozymandias.cli.manual docs
 
 lint: setup ## ruff: rules and format
 	.venv/bin/ruff check .
