@@ -9,7 +9,7 @@ import json
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from ozymandias.problems import LOCAL_CLUSTER, ProblemError
@@ -125,32 +125,44 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, reserved: Collection[int] = ()) -> list[int]:
     """That many different free ports; all are held until the last one is found."""
-    probes = [socket.socket() for _ in range(count)]
+    probes: list[socket.socket] = []
+    found: list[int] = []
     try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        while len(found) < count:
+            probes.append(socket.socket())
+            probes[-1].bind(("127.0.0.1", 0))
+            port = probes[-1].getsockname()[1]
+            found += [port] if port not in reserved else []
+        return found
     finally:
         for probe in probes:
             probe.close()
 
 
-def choose_ports(asked: int | None, usual: int, count: int, what: str, option: str) -> list[int]:
+def choose_ports(
+    asked: int | None,
+    usual: int,
+    count: int,
+    what: str,
+    option: str,
+    reserved: Collection[int] = (),
+) -> list[int]:
     """`count` ports in a row from the one asked for; a taken one is a problem.
 
     Not asked for: the usual ones, or any free ones where those are taken. 0 asks for any.
+    Reserved are those that another cluster is about to use.
     """
     if asked == 0:
-        return free_ports(count)
+        return free_ports(count, reserved)
     first = usual if asked is None else asked
     row = list(range(first, first + count))
-    busy = [port for port in row if port > 65535 or not is_free(port)]
+    busy = [port for port in row if port > 65535 or port in reserved or not is_free(port)]
     if not busy:
         return row
     if asked is None:
-        return free_ports(count)
+        return free_ports(count, reserved)
     raise ProblemError(
         LOCAL_CLUSTER(
             f"Port {busy[0]} of 127.0.0.1, wanted for {what}, is taken.",

@@ -6,7 +6,6 @@ member and the edges answer. Whatever goes wrong on the way, and an interruption
 """
 
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -18,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ozymandias.cluster import addresses, programs, reach, remains, state
-from ozymandias.cluster.state import LocalCluster, LocalNode, Processes
-from ozymandias.model.units import parse_size
+from ozymandias.cluster import planning, programs, reach, remains, state
+from ozymandias.cluster.planning import Wish
+from ozymandias.cluster.state import LocalCluster, Processes
 from ozymandias.problems import LOCAL_CLUSTER, NODE_NOT_FOUND, Problem, ProblemError
 
 READY_SECONDS_MAX = 60.0
@@ -29,22 +28,8 @@ DOWN_SECONDS_MAX = 15.0
 POLL_SECONDS = 0.05
 FAILURES_MAX = 4  # a program that ended this often in a row will not come up
 LOG_TAIL_LINES = 12
-NODES_MAX = 32
-SIZE_MIN_BYTES = 64 * 2**20
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What `ozy up` was asked for."""
-
-    state_dir: Path
-    nodes: int = 3
-    memory: str = "4G"
-    disk: str = "10G"
-    ingress_port: int | None = None
-    api_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +55,7 @@ def require_root() -> None:
 
 def up(wish: Wish, say: Say) -> Up:
     """Make the cluster, or bring it back, or find it running."""
-    _check(wish)
+    planning.check(wish)
     require_root()
     programs.require_programs()
     started = time.monotonic()
@@ -91,12 +76,12 @@ def up(wish: Wish, say: Say) -> Up:
         try:
             if cluster is not None and stale:
                 say(f"Bringing back cluster {cluster.id}, found in {wish.state_dir}")
-                cluster = _refreshed(cluster)
+                cluster = planning.refreshed(cluster)
             else:
                 if cluster is not None:  # an attempt that never became ready
                     _remove_all(cluster)
                     wish.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-                cluster = _planned(wish)
+                cluster = planning.plan(wish)
             _start(cluster)
             _wait_ready(cluster)
             cluster = _came_up(cluster)
@@ -114,86 +99,9 @@ def _came_up(cluster: LocalCluster) -> LocalCluster:
     return fresh
 
 
-def _check(wish: Wish) -> None:
-    if not 1 <= wish.nodes <= NODES_MAX:
-        raise ProblemError(LOCAL_CLUSTER(f"--nodes must be 1 to {NODES_MAX}, not {wish.nodes}."))
-    for option, text in (("--memory", wish.memory), ("--disk", wish.disk)):
-        try:
-            size = parse_size(text)
-        except ValueError as error:
-            raise ProblemError(LOCAL_CLUSTER(f"{option}: {error}.")) from None
-        if size < SIZE_MIN_BYTES:
-            raise ProblemError(LOCAL_CLUSTER(f"{option} must be at least 64M, not {text}."))
-
-
-def _planned(wish: Wish) -> LocalCluster:
-    """Ids, ports and addresses; written down before anything is started."""
-    api_ports = addresses.choose_ports(
-        wish.api_port, addresses.API_PORT, wish.nodes, "the API", "--api-port"
-    )
-    [ingress_port] = addresses.choose_ports(
-        wish.ingress_port, addresses.INGRESS_PORT, 1, "the ingress", "--ingress-port"
-    )
-    if ingress_port in api_ports:
-        raise ProblemError(LOCAL_CLUSTER(f"API and ingress both want port {ingress_port}."))
-    etcd_port, etcd_peer_port, dns_port = addresses.free_ports(3)
-    with state.locked_machine():
-        taken = addresses.taken_subnets(programs.base_environment(), state.RUN_BASE)
-        subnet = addresses.choose_subnet(taken, addresses.dns_is_free)
-        cluster = LocalCluster(
-            id=secrets.token_hex(4),
-            state_dir=wish.state_dir,
-            nodes=tuple(
-                LocalNode(name=f"n{number}", api_port=port)
-                for number, port in enumerate(api_ports, 1)
-            ),
-            memory=wish.memory,
-            disk=wish.disk,
-            subnet=str(subnet),
-            gateway=addresses.gateway_of(subnet),
-            etcd_port=etcd_port,
-            etcd_peer_port=etcd_peer_port,
-            ingress_port=ingress_port,
-            dns_port=dns_port,
-        )
-        cluster.save()
-        _reserve(cluster)
-    descriptor = os.open(cluster.token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(secrets.token_urlsafe(24) + "\n")
-    return cluster
-
-
-def _reserve(cluster: LocalCluster) -> None:
-    cluster.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    cluster.subnet_file.write_text(f"{cluster.subnet}\n")
-
-
-def _refreshed(cluster: LocalCluster) -> LocalCluster:
-    """The same cluster; ports that somebody took meanwhile are chosen anew, killed nodes return."""
-    state.end(Processes.load(cluster.state_dir).alive(), grace_seconds=3.0)
-    etcd_port, etcd_peer_port, dns_port, *spare = addresses.free_ports(4 + len(cluster.nodes))
-    nodes = tuple(
-        LocalNode(name=n.name, api_port=n.api_port if addresses.is_free(n.api_port) else spare[i])
-        for i, n in enumerate(cluster.nodes)
-    )
-    ingress_free = addresses.is_free(cluster.ingress_port)
-    cluster = replace(
-        cluster,
-        nodes=nodes,
-        etcd_port=etcd_port,
-        etcd_peer_port=etcd_peer_port,
-        dns_port=dns_port,
-        ingress_port=cluster.ingress_port if ingress_free else spare[-1],
-    )
-    cluster.save()
-    return cluster
-
-
 def _start(cluster: LocalCluster) -> None:
     """The supervisor, in a session of its own: it outlives this command and its terminal."""
     programs.write_settings(cluster)
-    _reserve(cluster)
     with (cluster.logs / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ozymandias.cluster.supervisor", str(cluster.state_dir)],

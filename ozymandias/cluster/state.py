@@ -58,6 +58,18 @@ class LocalCluster:
         return self.run_dir / "subnet"
 
     @property
+    def ports_file(self) -> Path:
+        """Tells others that are being made meanwhile which ports will be bound."""
+        return self.run_dir / "ports"
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (
+            *(node.api_port for node in self.nodes),
+            *(self.etcd_port, self.etcd_peer_port, self.ingress_port, self.dns_port),
+        )
+
+    @property
     def network(self) -> str:
         return f"ozy-{self.id}"
 
@@ -190,6 +202,27 @@ def _is_same(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
+
+
+def reserve_ports(cluster: LocalCluster) -> None:
+    """For as long as this process lives: by then they are bound, or not wanted any more."""
+    own = ProcessId.of(os.getpid())
+    assert own is not None
+    write_json(cluster.ports_file, {"process": asdict(own), "ports": cluster.ports})
+
+
+def reserved_ports() -> frozenset[int]:
+    """What clusters that are just being made on this machine are going to bind."""
+    found: set[int] = set()
+    for file in RUN_BASE.glob("*/ports"):
+        try:
+            document = json.loads(file.read_text())
+            process = ProcessId(**document["process"])
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+        if process.is_alive and process.pid != os.getpid():
+            found.update(document["ports"])
+    return frozenset(found)
 
 
 # Processes --------------------------------------------------------------------------------------

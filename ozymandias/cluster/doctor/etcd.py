@@ -22,6 +22,7 @@ from ozymandias.problems import ProblemError
 if TYPE_CHECKING:
     from ozymandias.store.etcd import EtcdStore, MemberStatus
 
+START = "Start it (`systemctl start etcd`), and check [etcd] endpoints and the firewall."
 RECORDS_SECONDS_MAX = 12.0
 CLOCK_WARN_SECONDS = 5.0
 CLOCK_FAIL_SECONDS = 300.0
@@ -72,22 +73,22 @@ def version(name: str, found: tuple[int, ...]) -> Check:
     )
 
 
-def examine(config: EtcdConfig) -> tuple[list[Check], Records | None]:
+def examine(config: EtcdConfig, *, start: str = START) -> tuple[list[Check], Records | None]:
     """Checks of the members; the records when the store can be read at all."""
     try:
-        return asyncio.run(_examine(config))
+        return asyncio.run(_examine(config, start))
     except ProblemError as error:
         problem = error.problem
         return [fail("etcd", problem.detail, problem.hint or "Check [etcd] of the settings.")], None
 
 
-async def _examine(config: EtcdConfig) -> tuple[list[Check], Records | None]:
+async def _examine(config: EtcdConfig, start: str) -> tuple[list[Check], Records | None]:
     from ozymandias.daemon.connect import connect_store  # brings grpc, which takes its time
 
     store = connect_store(config)
     try:
         members = await store.status()
-        checks = list(judge(members))
+        checks = list(judge(members, start))
         dates = await asyncio.gather(
             *(asyncio.to_thread(_date, m.endpoint, config) for m in members if not m.problem)
         )
@@ -106,18 +107,14 @@ async def _examine(config: EtcdConfig) -> tuple[list[Check], Records | None]:
         await store.aclose()
 
 
-def judge(members: Sequence["MemberStatus"]) -> Iterator[Check]:
-    """Each member, then whether there are enough of them."""
+def judge(members: Sequence["MemberStatus"], start: str = START) -> Iterator[Check]:
+    """Each member, then whether there are enough of them; `start` brings them back."""
     for member in members:
         yield from _member(member)
     silent = [m for m in members if m.problem and not _knows_no_leader(m)]
     leaderless = [m for m in members if _knows_no_leader(m)]
     if len(silent) == len(members):
-        yield fail(
-            "etcd",
-            "no member answers",
-            "Start it (`systemctl start etcd`), and check [etcd] endpoints and the firewall.",
-        )
+        yield fail("etcd", "no member answers", start)
     elif leaderless and not any(m.leader_id for m in members):
         yield fail(
             "etcd quorum",

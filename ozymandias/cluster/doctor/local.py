@@ -48,13 +48,17 @@ def running(cluster: LocalCluster) -> Iterator[Check]:
     yield ok("local cluster", f"{cluster.id} in {cluster.state_dir}")
     for program in status["programs"]:
         yield _program(program, cluster)
-    checks, records = etcd.examine(EtcdConfig(endpoints=(f"127.0.0.1:{cluster.etcd_port}",)))
+    revive = {p["name"]: _revive(p, cluster) for p in status["programs"]}
+    checks, records = etcd.examine(
+        EtcdConfig(endpoints=(f"127.0.0.1:{cluster.etcd_port}",)), start=f"{revive['etcd']}."
+    )
     yield from checks
     yield from service.examine(
         cluster.podman_socket,
         cluster.network,
         records.images if records else {},
-        start="ozy down && ozy up",
+        start=f"{revive['podman']}.",
+        restart=revive["podman"],
     )
     if records is not None:
         yield from _stale(records, status)
@@ -72,6 +76,14 @@ def _stale(records: etcd.Records, status: Mapping[str, Any]) -> Iterator[Check]:
                 "stale: the store still has the node as alive, but its daemon does not run",
                 f"`ozy node start {node.name}`; else its instances go elsewhere in a few seconds.",
             )
+
+
+def _revive(program: Mapping[str, Any], cluster: LocalCluster) -> str:
+    """What helps against a program that runs and says nothing."""
+    log = cluster.logs / f"{program['name']}.log"
+    if program["pid"] is None:
+        return f"{log} says why it ended; the supervisor tries again by itself"
+    return f"`kill -9 {program['pid']}`: the supervisor starts it anew ({log})"
 
 
 def _program(program: Mapping[str, Any], cluster: LocalCluster) -> Check:

@@ -50,9 +50,10 @@ def examine(
     network: str,
     images: Mapping[str, tuple[PullPolicy, tuple[JobKey, ...]]],
     *,
-    start: str = "systemctl start podman.socket",
+    start: str = "`systemctl start podman.socket`.",
+    restart: str = "Restart it (`systemctl restart podman.service`)",
 ) -> Iterator[Check]:
-    """`start` is what brings the service back."""
+    """`start` is what brings the service back when it is gone, `restart` when it hangs."""
     name = "podman service"
     try:
         get(path, f"{PREFIX}/_ping")
@@ -61,12 +62,12 @@ def examine(
         yield fail(
             name,
             f"{path} is there, but no answer within {ANSWER_SECONDS_MAX:.0f} s: it hangs",
-            "Restart it (`systemctl restart podman.service`); pods keep running meanwhile."
+            f"{restart}; pods keep running meanwhile."
             " `ps -eo pid,stat,wchan,args | grep podman` shows what it waits for.",
         )
         return
     except OSError as error:
-        yield fail(name, f"no answer at {path}: {error.strerror or error}", f"`{start}`.")
+        yield fail(name, f"no answer at {path}: {error.strerror or error}", start)
         return
     yield ok(name, f"answers at {path}")
     yield from _network(path, network)
