@@ -60,6 +60,13 @@ def edns_size(data: bytes, end: int) -> int:
         return BAD_EDNS
     if data[end + 6]:
         return BAD_EDNS_VERSION
+    position = end + 11
+    while position < len(data):  # options: code, length, data; to be whole is all we ask of them
+        if position + 4 > len(data):
+            return BAD_EDNS
+        position += 4 + int.from_bytes(data[position + 2 : position + 4], "big")
+    if position != len(data):
+        return BAD_EDNS
     return max(int.from_bytes(data[end + 3 : end + 5], "big"), UDP_PLAIN_BYTES)
 
 

@@ -165,7 +165,7 @@ class Zone:
         """Of what is below ``place``, the records that a name with `*` in it stands for."""
         below = self._below.get(place)
         if not below:
-            return None
+            return [] if place in self._records else None
         wanted = name.split(".")[::-1]
         found = []
         for candidate in sorted(below):
