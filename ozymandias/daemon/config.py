@@ -49,7 +49,11 @@ class EtcdConfig:
 class ApiConfig:
     listen: str = "127.0.0.1:7400"
     socket: str = ""  # Unix socket for root; "" means <state_dir>/api.sock
-    token_file: str = ""  # the bearer token TCP clients must show; "" means TCP is closed
+    token_file: str = ""  # hashes of the tokens TCP clients must show; "" means TCP is closed
+    hosts: tuple[str, ...] = ()  # names to be asked by, beside addresses and the node's own name
+    requests_per_second: int = 500  # of one token, after a burst of four times as many; 0: no limit
+    connections_max: int = 2048
+    audit_max: str = "10M"  # of <state_dir>/audit.log; the one before is kept as well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,7 @@ class IngressConfig:
     listen: str = "127.0.0.1:8080"
     status_listen: str = ""  # host:port of /healthz and /metrics; "" means none
     trusted_proxies: tuple[str, ...] = ()  # networks whose X-Forwarded-* are believed
+    access_log: str = ""  # a file that gets a line of JSON for each request; "" means none
     body_max: str = ""  # of a request, e.g. "100M"; "" means none
     connections_max: int = 16384
     connections_per_address_max: int = 4096

@@ -8,6 +8,7 @@ and lets the requests in flight end.
 import argparse
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import resource
 import signal
@@ -30,6 +31,7 @@ from ozymandias.edge.http import Ingress
 from ozymandias.edge.last_good import LastKnownGood
 from ozymandias.edge.limits import Limits
 from ozymandias.edge.status_page import serve_pages
+from ozymandias.edge.traffic import AccessLog, metrics
 from ozymandias.model.job import JobKey
 from ozymandias.model.routing import RouteTable, Upstream
 from ozymandias.ports import StoreError
@@ -38,6 +40,7 @@ from ozymandias.store.mirror import Mirror
 
 TABLE_INTERVAL_SECONDS = 0.02  # between two tables; changes come in bursts
 RETRY_SECONDS = 2.0
+GC_THRESHOLDS = (20_000, 20, 50)  # requests make no cycles, connections few
 FILES_WANTED = 65536
 FILES_RESERVED = 128  # for all but clients and instances
 
@@ -67,7 +70,9 @@ def run_process(
 
 
 async def serve(config: Config) -> None:
-    ingress = Ingress(limits_of(config), _trusted(config))
+    file = config.ingress.access_log
+    log = AccessLog(Path(file)) if file else None
+    ingress = Ingress(limits_of(config), _trusted(config), log)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ingress.stop)
@@ -139,6 +144,8 @@ async def follow_routes(mirror: Mirror, ingress: Ingress, names: Names) -> None:
         table = guarded(table, guard, clock.time())
         if table != served:
             ingress.set_table(table)
+            if served is None:
+                settle_memory()
             served = table
             telemetry.log("ingress.routes", revision=revision, hosts=len(table.hosts))
             if guard.held:
@@ -148,6 +155,13 @@ async def follow_routes(mirror: Mirror, ingress: Ingress, names: Names) -> None:
                     reason="most routes lost all their instances at once",
                 )
         await asyncio.sleep(TABLE_INTERVAL_SECONDS)
+
+
+def settle_memory() -> None:
+    """What is there now stays: looking for cycles in it again and again would hold up requests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def guarded(table: RouteTable, guard: LastKnownGood[JobKey, Upstreams], now: float) -> RouteTable:
@@ -221,39 +235,6 @@ def pages(ingress: Ingress, mirror: Mirror) -> dict[str, Callable[[], tuple[int,
         "/readyz": ready,
         "/metrics": lambda: (200, metrics(ingress, mirror.revision)),
     }
-
-
-def metrics(ingress: Ingress, revision: int) -> str:
-    lines = [
-        "# TYPE ozymandias_ingress_connections gauge",
-        f"ozymandias_ingress_connections {len(ingress.clients)}",
-        "# TYPE ozymandias_ingress_revision gauge",
-        f"ozymandias_ingress_revision {revision}",
-        "# TYPE ozymandias_ingress_own_answers_total counter",
-    ]
-    lines += [
-        f'ozymandias_ingress_own_answers_total{{status="{status}"}} {count}'
-        for status, count in sorted(ingress.own_answers.items())
-    ]
-    answers: dict[tuple[JobKey, int], int] = {}
-    in_flight: dict[JobKey, int] = {}
-    for backend in ingress.table.backends() if ingress.table else ():
-        job = backend.route.job
-        for digit, count in enumerate(backend.by_class):
-            answers[(job, digit)] = answers.get((job, digit), 0) + count
-        in_flight[job] = max(in_flight.get(job, 0), backend.in_flight)
-    lines.append("# TYPE ozymandias_ingress_responses_total counter")
-    lines += [
-        f'ozymandias_ingress_responses_total{{job="{job}",class="{digit}xx"}} {count}'
-        for (job, digit), count in sorted(answers.items())
-        if count
-    ]
-    lines.append("# TYPE ozymandias_ingress_in_flight gauge")
-    lines += [
-        f'ozymandias_ingress_in_flight{{job="{job}"}} {count}'
-        for job, count in sorted(in_flight.items())
-    ]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The ingress's own answers: problem documents, and the names of its metrics.
+"""The ingress's own answers: problem documents.
 
 An answer is complete in one piece of bytes, with its length, so it can end a connection or not.
 """

@@ -273,8 +273,8 @@ def parse_response(head: bytes) -> Response:
     lines = head.split(b"\r\n")
     first = lines.pop(0)
     response = Response()
-    response.status, response.line, response.keep_alive = (
-        _status_lines.get(first) or _status_line(first)
+    response.status, response.line, response.keep_alive = _status_lines.get(first) or _status_line(
+        first
     )
     known = RESPONSE_LINES.known.get
     read = RESPONSE_LINES.read

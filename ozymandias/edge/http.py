@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ozymandias.edge.clients import ClientConnection
+from ozymandias.edge.headers import KNOWN_SECONDS, REQUEST_LINES, RESPONSE_LINES
 from ozymandias.edge.limits import Limits
 from ozymandias.edge.responses import UpstreamConnection
-from ozymandias.edge.upstreams import Backend, Pool, Table
+from ozymandias.edge.traffic import AccessLog
+from ozymandias.edge.upstreams import Pool, Table
 from ozymandias.model.routing import RouteTable
 from ozymandias.problems import TOO_MANY_CONNECTIONS, Problem
 
@@ -27,9 +29,13 @@ class Ingress:
     """``await start(...)``, ``set_table(...)`` at any time, ``await run()`` until ``stop()``."""
 
     def __init__(
-        self, limits: Limits | None = None, trusted_proxies: Sequence[IpNetwork] = ()
+        self,
+        limits: Limits | None = None,
+        trusted_proxies: Sequence[IpNetwork] = (),
+        access_log: AccessLog | None = None,
     ) -> None:
         self.limits = limits or Limits()
+        self.access_log = access_log
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()  # as of the last sweep: good enough for every deadline
         self.table: Table | None = None  # None: the store has not been read yet
@@ -76,6 +82,8 @@ class Ingress:
                 except TimeoutError:
                     pass
             sweep.cancel()
+            if self.access_log is not None:
+                self.access_log.flush()
             for client in list(self.clients):
                 client.transport.abort()
             for pool in self.table.pools.values() if self.table else ():
@@ -96,6 +104,7 @@ class Ingress:
                     pool.retire()
 
     async def _sweep_for_ever(self) -> None:
+        forget_at = self.now + KNOWN_SECONDS
         while True:
             await asyncio.sleep(self.limits.tick_seconds)
             self.now = now = self.loop.time()
@@ -104,7 +113,14 @@ class Ingress:
                     client.expired()
             if self.table is not None:
                 for pool in self.table.pools.values():
-                    pool.sweep(now)
+                    if pool.idle:
+                        pool.sweep(now)
+            if self.access_log is not None:
+                self.access_log.flush()
+            if now > forget_at:
+                forget_at = now + KNOWN_SECONDS
+                REQUEST_LINES.forget()
+                RESPONSE_LINES.forget()
 
     # What connections ask ------------------------------------------------------------------
 
@@ -134,12 +150,6 @@ class Ingress:
         except ValueError:
             return False
         return any(peer in network for network in self._trusted)
-
-    def count_own(self, problem: Problem, backend: Backend | None) -> None:
-        status = problem.kind.status
-        self.own_answers[status] += 1
-        if backend is not None:
-            backend.by_class[status // 100] += 1
 
     def connect(self, pool: Pool, client: ClientConnection) -> None:
         """Make a connection for this request, whose pool counts it already."""

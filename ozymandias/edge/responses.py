@@ -6,6 +6,7 @@ clients send: a response with two readings becomes a 502, one that breaks off st
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from ozymandias.edge.chunks import LAST_CHUNK, ChunkedReader, chunk
@@ -23,6 +24,8 @@ from ozymandias.problems import UPSTREAM_FAILED
 
 if TYPE_CHECKING:
     from ozymandias.edge.clients import ClientConnection
+
+BODILESS = (204, 304)
 
 # What is read next.
 HEAD, LENGTH, CHUNKS, CLOSE, TUNNEL = range(5)
@@ -44,12 +47,14 @@ class UpstreamConnection(asyncio.Protocol):
         "is_open",
         "is_reused",
         "pool",
+        "send",
         "transport",
     )
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.transport: asyncio.Transport
+        self.send: Callable[[bytes], None]
         self.client: ClientConnection | None = None
         self.idle_since = 0.0
         self.is_open = False
@@ -68,6 +73,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.send = self.transport.write
         self.is_open = True
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -174,7 +180,24 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _final(self, client: "ClientConnection", response: Response, rest: bytes) -> None:
         length = response.length
-        if client.request.is_head or response.status in (204, 304):
+        if (
+            length == len(rest)
+            and client.request.minor
+            and not client.request.is_head
+            and response.status not in BODILESS
+            and client.will_keep_alive()
+        ):
+            # The usual case: all of it came at once, and both connections stay.
+            client.send(response.plain + rest)
+            self.client = None
+            self.pool.outstanding -= 1
+            client.upstream = None
+            if self.is_held:
+                self.release()
+            self._give_back(client, response)
+            client.answered(response.status)
+            return
+        if client.request.is_head or response.status in BODILESS:
             # The length is the one that the body would have; a chunked one would be a promise.
             shown = length if length >= 0 and response.status != 204 else UNTIL_CLOSE
             keep = client.will_keep_alive()
@@ -262,18 +285,23 @@ class UpstreamConnection(asyncio.Protocol):
         response = self._response
         assert client is not None and response is not None
         self._detach()
+        if reusable and client.has_sent_all:
+            self._give_back(client, response)
+        else:
+            self.close()
+        client.response_done()
+
+    def _give_back(self, client: "ClientConnection", response: Response) -> None:
+        """Kept for the next request, if nothing speaks against it."""
         if (
-            reusable
-            and response.keep_alive
+            response.keep_alive
             and self.is_open
-            and client.has_sent_all
             and not self.transport.is_closing()
             and self.pool.give_back(self, client.ingress.now)
         ):
             self.is_reused = True
         else:
             self.close()
-        client.response_done()
 
     def _detach(self) -> None:
         """From here on the client connection knows nothing of this one."""

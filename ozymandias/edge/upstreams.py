@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from ozymandias.edge.limits import Limits
+from ozymandias.edge.traffic import JobTraffic
+from ozymandias.model.job import JobKey
 from ozymandias.model.routing import Route, RouteTable, Upstream
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Pool:
         self.failures = 0  # refused connections in a row
         self._limits = limits
 
-    def take(self, now: float, *, replayable: bool) -> "UpstreamConnection | None":
+    def take(self, now: float, replayable: bool) -> "UpstreamConnection | None":
         """An idle connection; only a fresh one for a request that can't be sent twice."""
         idle = self.idle
         if not idle:
@@ -86,14 +88,14 @@ class Pool:
 class Backend:
     """One route: chooses the instance with the fewest requests in flight."""
 
-    __slots__ = ("_next", "by_class", "pools", "prefix", "prefix_slash", "route")
+    __slots__ = ("_next", "pools", "prefix", "prefix_slash", "route", "traffic")
 
-    def __init__(self, route: Route, pools: tuple[Pool, ...]) -> None:
+    def __init__(self, route: Route, pools: tuple[Pool, ...], traffic: JobTraffic) -> None:
         self.route = route
         self.pools = pools
+        self.traffic = traffic
         self.prefix = route.path.rstrip("/").encode()
         self.prefix_slash = self.prefix + b"/"
-        self.by_class = [0, 0, 0, 0, 0, 0]  # answers by first digit of the status
         self._next = 0
 
     def choose(self, now: float, tried: tuple[Pool, ...] = ()) -> Pool | None:
@@ -122,10 +124,6 @@ class Backend:
     def matches(self, path: bytes) -> bool:
         return path == self.prefix or path.startswith(self.prefix_slash)
 
-    @property
-    def in_flight(self) -> int:
-        return sum(pool.outstanding for pool in self.pools)
-
 
 class Table:
     """Backends by host, longest path first."""
@@ -133,7 +131,8 @@ class Table:
     def __init__(self, routes: RouteTable, limits: Limits, old: "Table | None" = None) -> None:
         self.pools: dict[Upstream, Pool] = {}
         self._hosts: dict[bytes, tuple[Backend, ...]] = {}
-        before = {(b.route.host, b.route.path): b for b in old.backends()} if old else {}
+        self.jobs: dict[JobKey, JobTraffic] = {}
+        counted = old.jobs if old else {}
         known = old.pools if old else {}
         for host, entries in routes.hosts.items():
             backends = []
@@ -143,16 +142,21 @@ class Table:
                     pool = self.pools.get(upstream) or known.get(upstream)
                     self.pools[upstream] = pool = pool or Pool(upstream, limits)
                     pools.append(pool)
-                backend = Backend(route, tuple(pools))
-                former = before.get((route.host, route.path))
-                if former is not None and former.route.job == route.job:
-                    backend.by_class = former.by_class
-                backends.append(backend)
+                traffic = self.jobs.get(route.job) or counted.get(route.job) or JobTraffic()
+                self.jobs[route.job] = traffic
+                backends.append(Backend(route, tuple(pools), traffic))
             self._hosts[host.lower().rstrip(".").encode()] = tuple(backends)
 
     def backends(self) -> Iterator[Backend]:
         for entries in self._hosts.values():
             yield from entries
+
+    def in_flight(self) -> dict[JobKey, int]:
+        """Requests with an instance right now, by job."""
+        pools: dict[JobKey, set[Pool]] = {}
+        for backend in self.backends():
+            pools.setdefault(backend.route.job, set()).update(backend.pools)
+        return {job: sum(pool.outstanding for pool in found) for job, found in pools.items()}
 
     def find(self, host: bytes, path: bytes) -> Backend | None:
         entries = self._hosts.get(host)

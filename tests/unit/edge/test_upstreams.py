@@ -59,11 +59,11 @@ def test_a_new_table_keeps_what_stayed():
     chosen(old, 2)
     backend = old.find(b"a", b"/")
     assert backend is not None
-    backend.by_class[2] = 7
+    backend.traffic.by_class[2] = 7
     new = Table(routes(2, 3), LIMITS, old)
     assert [(u.port, p.outstanding) for u, p in new.pools.items()] == [(2, 1), (3, 0)]
     kept = new.find(b"a", b"/")
-    assert kept is not None and kept.by_class[2] == 7
+    assert kept is not None and kept.traffic.by_class[2] == 7
 
 
 @pytest.mark.parametrize(
