@@ -3,7 +3,9 @@
 `log("instance.started", job="web", reason="...")`. Nothing here knows what the events mean.
 """
 
+import contextlib
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -55,8 +57,14 @@ _logger = structlog.get_logger()
 
 
 def log(event: str, **keys: Any) -> None:
-    _logger.info(event, **keys)
+    _write(_logger.info, event, keys)
 
 
 def warn(event: str, **keys: Any) -> None:
-    _logger.warning(event, **keys)
+    _write(_logger.warning, event, keys)
+
+
+def _write(line: Callable[..., Any], event: str, keys: Mapping[str, Any]) -> None:
+    """A line that can't be written is lost: a full disk must not end whoever has to tell of it."""
+    with contextlib.suppress(OSError):
+        line(event, **keys)

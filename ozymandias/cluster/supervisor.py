@@ -8,6 +8,7 @@ an end of the supervisor itself disturbs nobody; the next `ozy up` takes over.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -85,6 +86,7 @@ class Supervisor:
         killed = {node.name for node in cluster.nodes if node.killed}
         self.children = {p.name: Child(program=p, wanted=p.name not in killed) for p in wanted}
         self.stopping = asyncio.Event()
+        self.is_recorded = True  # processes.json tells what runs
 
     async def run(self) -> None:
         """Until asked to stop; then every program is ended, nodes first, etcd last."""
@@ -161,10 +163,17 @@ class Supervisor:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def _record(self) -> None:
+        """A full disk must not end the one who keeps all others running; it is tried again."""
         running = {n: c.process for n, c in self.children.items() if c.process is not None}
         own = ProcessId.of(os.getpid())
         assert own is not None
-        Processes(by_name={"supervisor": own, **running}).save(self.cluster.state_dir)
+        try:
+            Processes(by_name={"supervisor": own, **running}).save(self.cluster.state_dir)
+        except OSError as error:
+            self.is_recorded = False
+            _say(f"processes could not be recorded: {error}")
+        else:
+            self.is_recorded = True
 
     async def _end(self, child: Child) -> None:
         """SIGTERM, and SIGKILL when the grace is over."""
@@ -187,9 +196,13 @@ class Supervisor:
         """A log beyond its size moves to `.1`. The file stays the same one: it is being written."""
         while True:
             await asyncio.sleep(LOG_CHECK_SECONDS)
+            if not self.is_recorded:
+                self._record()
             for log in self.cluster.logs.glob("*.log"):
                 if log.stat().st_size > LOG_SIZE_MAX_BYTES:
-                    log.with_suffix(".log.1").write_bytes(log.read_bytes()[-LOG_SIZE_MAX_BYTES:])
+                    with contextlib.suppress(OSError):  # no room for the copy: without it then
+                        kept = log.read_bytes()[-LOG_SIZE_MAX_BYTES:]
+                        log.with_suffix(".log.1").write_bytes(kept)
                     os.truncate(log, 0)
 
     # Requests ------------------------------------------------------------------------------------
@@ -261,8 +274,9 @@ class Supervisor:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # its log is on a disk that may be full
+        sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
+        sys.stderr.flush()
 
 
 def main(state_dir: Path) -> None:
