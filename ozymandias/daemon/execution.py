@@ -38,7 +38,7 @@ from ozymandias.store.commit import Committer
 from ozymandias.store.mirror import Mirror
 from ozymandias.telemetry import log, warn
 
-RELIST_SECONDS = 30.0  # a net below the runtime's change events
+RELIST_SECONDS = 10.0  # a net below the runtime's change events; how a hanging one is noticed
 SETTLE_SECONDS = 1.5  # while we work on pods ourselves, listing them would be in the way
 LIST_RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 DRAIN_SECONDS = 0.5  # from names withdrawn to the stop, so that the edge has seen it

@@ -13,6 +13,7 @@ from ozymandias.runtime.kernel_log import KernelLog
 from ozymandias.runtime.podman_api import PodmanApi, filters, segment
 from ozymandias.runtime.podspec import Owner
 
+LIST_SECONDS_MAX = 10.0
 KILLED = 137  # 128 + SIGKILL: what both the kernel's and our own kill leave behind
 _STATES = {
     "running": ContainerState.RUNNING,
@@ -34,7 +35,9 @@ class Observer:
 
     async def list_pods(self) -> tuple[ObservedPod, ...]:
         query = {"filters": filters(label=[f"{podspec.OWNER}={self._owner.label}"])}
-        _, pods = await self._api.call("GET", "/pods/json", query=query)
+        # The cheapest question there is: a podman that does not answer it in time is hanging.
+        limit = min(LIST_SECONDS_MAX, self._api.deadline_seconds)
+        _, pods = await self._api.call("GET", "/pods/json", query=query, deadline_seconds=limit)
         _, containers = await self._api.call("GET", "/containers/json", query=query | {"all": True})
         ours = [c for c in containers or () if self._is_ours(c)]
         by_pod: dict[str, list[Document]] = {}
