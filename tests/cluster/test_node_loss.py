@@ -1,0 +1,90 @@
+"""Power cuts: work moves in time, returns without running twice, and mass loss waits."""
+
+import time
+
+from tests.cluster.kit import Cluster, Requester, podman, running_cluster, until, web
+
+LEASE_SECONDS = 6.0
+HEAL_SECONDS = LEASE_SECONDS + 5.0
+BREAKER_LOOK_SECONDS = 15.0
+
+
+def test_a_lost_node_heals_and_its_return_runs_nothing_twice(cluster: Cluster) -> None:
+    """Within TTL + 5 s its work is assigned elsewhere; names and routes forget the dead."""
+    cluster.submit(web("moving", instances=5))
+    rows = cluster.rows("moving")
+    victim = max((row["node"] for row in rows), key=[r["node"] for r in rows].count)
+    dead = {row["address"] for row in rows if row["node"] == victim}
+    kept = {row["instance"]: row["address"] for row in rows if row["node"] != victim}
+    asked = next(node for node in ("n1", "n2", "n3") if node != victim)
+    began = time.monotonic()
+    cluster.ozy("node", "kill", victim)
+    killed = time.monotonic() - began
+
+    def healed() -> bool:
+        found = cluster.rows("moving", node=asked)
+        live = [row for row in found if row["healthy"] and row["node"] != victim]
+        return len(live) == 5
+
+    until(healed)
+    took = time.monotonic() - began
+    print(f"node kill took {killed:.1f} s; all healthy elsewhere after {took:.1f} s (TTL 6 s)")
+    assert took < HEAL_SECONDS + 5, "the five more are for a busy machine"
+    after = {row["instance"]: row["address"] for row in cluster.rows("moving", node=asked)}
+    assert kept.items() <= after.items()
+    until(lambda: not dead & set(cluster.resolve("moving.default.ozy.internal")), 5)
+    assert len(cluster.resolve("moving.default.ozy.internal")) == 5
+    with Requester(cluster, "moving.localhost") as requester:
+        requester.more(60)
+        assert set(requester.instances) <= set(after)
+        # Back again: nothing that runs elsewhere is started, leftovers are removed.
+        cluster.ozy("node", "start", victim)
+        owner = f"--filter=label=ozymandias.owner={cluster.local.id}/{victim}"
+        until(lambda: not podman("ps", "--all", "--quiet", owner), say="leftovers removed")
+        requester.more(20)
+    assert requester.failures == []
+    names = {row["instance"]: row["address"] for row in cluster.rows("moving", node=asked)}
+    assert names == after
+    until(lambda: cluster.nodes(node=asked)[victim]["state"] == "ready")
+
+
+def test_losing_most_nodes_moves_nothing_at_first() -> None:
+    """Two of three gone at once: the one left waits, and goes on serving its own."""
+    with running_cluster() as mine:
+        mine.submit(web("spread", instances=3))
+        rows = mine.rows("spread")
+        assert {row["node"] for row in rows} == {"n1", "n2", "n3"}
+        both = [mine.spawn("node", "kill", name) for name in ("n2", "n3")]
+        assert [process.wait(timeout=30) for process in both] == [0, 0]
+        for process in both:
+            process.communicate()
+        until(lambda: mine.nodes()["n2"]["state"] != "ready" != mine.nodes()["n3"]["state"], 20)
+        deadline = time.monotonic() + BREAKER_LOOK_SECONDS
+        while time.monotonic() < deadline:
+            found = {row["instance"]: row["node"] for row in mine.rows("spread")}
+            assert found == {row["instance"]: row["node"] for row in rows}
+        assert "the node's lease is gone" in mine.text("why", "spread")
+        assert [r["instance"] for r in mine.rows("spread") if r["healthy"]] == [
+            row["instance"] for row in rows if row["node"] == "n1"
+        ]
+        until(lambda: mine.fetch("spread.localhost").status == 200, 10)
+        mine.ozy("node", "start", "n2")
+        mine.ozy("node", "start", "n3")
+        mine.wait_healthy("spread")
+        assert {r["instance"]: r["node"] for r in mine.rows("spread")} == found
+
+
+def test_what_does_not_fit_after_a_loss_waits_for_room() -> None:
+    """As many as fit are placed, the others pend with a reason, and run when the node returns."""
+    with running_cluster("--nodes=2", "--memory=64M") as mine:
+        mine.submit(web("tight", instances=4, memory="20M"))
+        mine.ozy("node", "kill", "n2")
+        until(lambda: mine.status("tight")["pending"] == 1, 30)
+        assert mine.status("tight")["healthy"] <= 3
+        [waiting] = [row for row in mine.rows("tight") if not row["node"]]
+        assert "memory" in waiting["reason"]
+        print(f"pending: {waiting['reason']}")
+        mine.ozy("node", "start", "n2")
+        taken = until(lambda: mine.status("tight")["pending"] == 0, 5)
+        print(f"placed {taken:.2f} s after `node start` returned")
+        mine.wait_healthy("tight")
