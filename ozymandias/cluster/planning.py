@@ -84,10 +84,16 @@ def plan(wish: Wish) -> LocalCluster:
         )
         cluster.save()
         _reserve(cluster)
-    descriptor = os.open(cluster.token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(secrets.token_urlsafe(24) + "\n")
+    token = make_token()
+    _write_private(cluster.token_file, token)
+    _write_private(cluster.token_hashes_file, str(hashed(token)))
     return cluster
+
+
+def _write_private(file: Path, text: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text + "\n")
 
 
 def _reserve(cluster: LocalCluster) -> None:

@@ -150,7 +150,7 @@ def node_settings(cluster: LocalCluster, node: LocalNode) -> dict[str, dict[str,
         "api": {
             "listen": f"127.0.0.1:{node.api_port}",
             "socket": str(cluster.run_dir / f"{node.name}.sock"),
-            "token_file": str(cluster.token_file),
+            "token_file": str(cluster.token_hashes_file),
         },
         "podman": {
             "socket": str(cluster.podman_socket),

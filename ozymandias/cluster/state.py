@@ -83,7 +83,12 @@ class LocalCluster:
 
     @property
     def token_file(self) -> Path:
+        """The client's copy, for whoever made the cluster; daemons never read it."""
         return self.state_dir / "token"
+
+    @property
+    def token_hashes_file(self) -> Path:
+        return self.state_dir / "tokens"
 
     @property
     def containers_conf(self) -> Path:
