@@ -23,7 +23,16 @@ from dataclasses import dataclass
 from ozymandias.core.routes import Names
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.ports import Ambiguous, Clock, Compare, Get, LeaseLost, Store, TxnResult
+from ozymandias.ports import (
+    Ambiguous,
+    Clock,
+    Compare,
+    Get,
+    LeaseLost,
+    Store,
+    TxnResult,
+    Unavailable,
+)
 from ozymandias.problems import CONFLICT, Problem
 from ozymandias.store.batch import PLANS_MAX, Batch, Transaction
 from ozymandias.store.mirror import Mirror
@@ -224,6 +233,10 @@ async def send(store: Store, transaction: Transaction, commit: str) -> int | Los
             if repeat == REPEATS_MAX - 1:
                 raise
             continue
+        except Unavailable as error:
+            if repeat:  # the copy before this one is still in doubt
+                raise Ambiguous(str(error)) from error
+            raise
         if result.succeeded:
             return result.revision
         if repeat and (revision := _found(result, len(look), commit)):

@@ -8,7 +8,7 @@ from ozymandias.model.instance import SlotState
 from ozymandias.model.node import NodeName, Resources
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.ports import Delete, LeaseLost
+from ozymandias.ports import Ambiguous, Delete, LeaseLost
 from ozymandias.problems import INSUFFICIENT_MEMORY, Problem
 from ozymandias.sim.invariants import check_schedule
 from ozymandias.store import keys
@@ -215,3 +215,21 @@ def _put(key: bytes, value: bytes):  # type: ignore[no-untyped-def]
     from ozymandias.ports import Put
 
     return Put(key, value)
+
+
+def test_a_doubt_is_not_forgotten_when_the_store_goes_away() -> None:
+    """An answer was lost, and then nobody answers: the outcome stays unknown, never "nothing"."""
+
+    async def main() -> None:
+        async with peers() as (_, [peer]):
+            peer.store.faults.ambiguous = 1.0
+
+            def cut() -> None:
+                peer.store.faults.ambiguous = 0.0
+                peer.store.partition()
+
+            asyncio.get_running_loop().call_later(0.001, cut)
+            with pytest.raises(Ambiguous):
+                await peer.committer.commit(lambda s: creation(job(), "n1"))
+
+    in_virtual_time(main)
