@@ -29,13 +29,15 @@ from ozymandias.ports import (
     Runtime,
     RuntimeFailed,
     Store,
+    Unavailable,
 )
 from ozymandias.problems import CONFIG_INVALID, NODE_NAME_TAKEN, Problem, ProblemError
 from ozymandias.store import codec, keys
 from ozymandias.store.mirror import Mirror
-from ozymandias.store.registration import Offer, ensure_format, register, renew_offer
+from ozymandias.store.registration import Offer, ensure_format, recount, register, renew_offer
 from ozymandias.telemetry import log, warn
 
+BLIND = "podman does not answer"  # why a node that could not list its pods takes no work
 LONG_LEASE_FACTOR = 4  # statuses and names live this much longer than the presence
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
 
@@ -55,6 +57,7 @@ class Identity:
     lease_ttl_seconds: int = 15
     start_clean: bool = False
     cluster: str = ""  # the cluster's id, where it is known before the store was asked
+    peer_key: str = ""  # shown to other daemons, which find it in the presence record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,7 @@ class Membership:
             f"{clock.random.getrandbits(64):016x}"  # tells it from the node's other daemons
         )
         self.session: Session | None = None
+        self._blind = ""  # why the pods were not known when the node joined; "" once they are
         self.waiting_for = "the store"  # why there is no session, for people
 
     # For the other loops ------------------------------------------------------------------------
@@ -190,21 +194,40 @@ class Membership:
         """Write into the record why this node takes no new work, or that it does again."""
         while True:
             self._poke.clear()
-            node = self._mirror.snapshot().nodes.get(session.node)
-            presence = node.presence if node else None
-            if presence is not None and presence.degraded != self._degraded():
-                told = replace(presence, degraded=self._degraded())
-                put = Put(keys.node(session.node), codec.encode(told), session.lease.id)
-                try:
-                    result = await self._store.txn(self.fence(), [put])
-                    await self._mirror.reached(result.revision)
-                except LeaseLost:
-                    raise
-                except PortError as error:
-                    warn("node.health_not_written", reason=str(error))
-                    await asyncio.sleep(RETRY_SECONDS[-1])
-                    continue
+            try:
+                if self._blind:
+                    await self._recount(session)
+                else:
+                    await self._tell_health(session)
+            except LeaseLost:
+                raise
+            except PortError as error:
+                warn("node.health_not_written", reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS[-1])
+                continue
             await self._poke.wait()
+
+    async def _tell_health(self, session: Session) -> None:
+        node = self._mirror.snapshot().nodes.get(session.node)
+        presence = node.presence if node else None
+        if presence is not None and presence.degraded != self._degraded():
+            told = replace(presence, degraded=self._degraded())
+            put = Put(keys.node(session.node), codec.encode(told), session.lease.id)
+            result = await self._store.txn(self.fence(), [put])
+            await self._mirror.reached(result.revision)
+
+    async def _recount(self, session: Session) -> None:
+        """The pods can be listed now: count those that nobody knows of before taking work."""
+        found = tuple(pod.id for pod in await self._runtime.list_pods())
+        offer = self._offer(self._presence(session.long_lease.id, self._degraded()), found)
+        revision = await recount(
+            self._store, self._mirror, offer, session.lease.id, self.fence(), self._commit_id()
+        )
+        if revision is None:
+            raise Unavailable("the ledger was changed meanwhile")
+        self._blind = ""
+        log("session.recounted", node=session.node, reason=f"{len(found)} pods found")
+        await self._mirror.reached(revision)
 
     # Joining ------------------------------------------------------------------------------------
 
@@ -253,6 +276,7 @@ class Membership:
         revision = await renew_offer(self._store, self._mirror, offer, compare, self._commit_id())
         if revision is None:
             return None
+        self._blind = presence.degraded if presence.degraded.startswith(BLIND) else ""
         log("session.adopted", node=identity.name, reason="the lease of the last run still lives")
         return Session(
             node=identity.name,
@@ -270,7 +294,7 @@ class Membership:
             found = tuple(pod.id for pod in await self._runtime.list_pods())
         except RuntimeFailed as error:
             # Without the truth about its pods the node joins, but takes no work until it is known.
-            found, degraded = (), f"podman does not answer: {error}"
+            found, degraded = (), f"{BLIND}: {error}"
         lease = await self._store.grant(identity.lease_ttl_seconds)
         long_lease = await self._long_lease(0)
         offer = self._offer(self._presence(long_lease.id, degraded), found)
@@ -279,6 +303,7 @@ class Membership:
             await self._store.revoke(lease)
             await self._store.revoke(long_lease)
             return None
+        self._blind = degraded
         log("session.registered", node=identity.name, reason=f"{len(found)} pods found")
         return Session(
             node=identity.name,
@@ -313,6 +338,7 @@ class Membership:
             address=identity.address,
             machine_id=identity.machine_id,
             session=self.process_id,
+            peer_key=identity.peer_key,
             daemon_version=identity.daemon_version,
             api=identity.api,
             long_lease=long_lease,

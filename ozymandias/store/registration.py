@@ -63,6 +63,24 @@ async def register(
     return None if isinstance(outcome, Lost) else outcome
 
 
+async def recount(
+    store: Store,
+    mirror: Mirror,
+    offer: Offer,
+    lease: int,
+    fence: tuple[Compare, ...],
+    commit: str,
+) -> int | None:
+    """Do what a registration does, for a node that joined without knowing its pods."""
+    demands = {pod: _demand(mirror.versions(pod.key), pod) for pod in offer.found}
+    snapshot = mirror.snapshot()
+    transaction = prepare_registration(snapshot, offer, demands, lease, commit)
+    _, *ledger = transaction.compare
+    transaction = replace(transaction, compare=(*fence, *ledger))
+    outcome = await send(store, transaction, commit)
+    return None if isinstance(outcome, Lost) else outcome
+
+
 async def renew_offer(
     store: Store, mirror: Mirror, offer: Offer, fence: tuple[Compare, ...], commit: str
 ) -> int | None:
