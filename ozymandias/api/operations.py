@@ -6,6 +6,7 @@ node of an instance can do (logs, exec) is in `api/inside.py`.
 """
 
 import asyncio
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,16 +14,18 @@ from difflib import get_close_matches
 from ozymandias import __version__
 from ozymandias.api import documents
 from ozymandias.api.access import Access, Document, Sink, translated
+from ozymandias.api.changes import Asked, etag, mark
 from ozymandias.api.inside import Inside, LogsRequest
+from ozymandias.api.pages import page, page_back
 from ozymandias.core.explain import plan_document, why
 from ozymandias.core.schedule import plan_restart, plan_scale, plan_stop, plan_submit
 from ozymandias.jobspec.parse import parse
 from ozymandias.model.event import EventRecord
-from ozymandias.model.job import Job, JobHead, JobKey, JobRecord
+from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, JobVersion
+from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import (
-    INVALID_REQUEST,
     JOB_NOT_FOUND,
     Problem,
     ProblemError,
@@ -31,7 +34,6 @@ from ozymandias.problems import (
 from ozymandias.store.commit import Committed, Decide
 from ozymandias.store.keys import job_key
 
-INSTANCES_MAX = 100_000
 MESSAGE_CHARACTERS_MAX = 500
 WAIT_SECONDS_MAX = 30.0
 EVENTS_MAX = 1000
@@ -57,16 +59,27 @@ class Operations:
     # Changing -----------------------------------------------------------------------------------
 
     async def submit(
-        self, data: bytes, *, file: str = "<stdin>", message: str = "", by: str = ""
+        self,
+        data: bytes,
+        *,
+        file: str = "<stdin>",
+        message: str = "",
+        asked: Asked | None = None,
+        key: str = "",
     ) -> Document:
-        """Create or change a job; an unchanged file changes nothing."""
+        """Create or change a job; an unchanged file changes nothing, nor does a ``key`` again."""
+        asked = asked or Asked()
         job = parse(data, file)
+        asked.idempotency = mark(key, data)
         uid = f"{self._access.clock.random.getrandbits(32):08x}"
-        committed = await self._commit(self._submit_decision(job, uid, message=message, by=by))
+        decide = self._submit_decision(job, uid, message=message, by=asked.by)
+        committed = await self._commit(asked.guard(job.key, decide))
+        if asked.replayed is not None:
+            return self._replay(committed, job, asked)
         head = self._head_after(committed.plan, job.key)
         what = f"version {head.version} submitted"
-        self._report("job.submitted", committed, job.key, what, by, message)
-        return self._changed(committed, job.key, created=head.uid == uid)
+        self._report("job.submitted", committed, job.key, what, asked.by, message)
+        return self._changed(committed, job.key, asked, created=head.uid == uid)
 
     async def plan(self, data: bytes, *, file: str = "<stdin>") -> Document:
         """What submit would do now, decided by the same function and thrown away."""
@@ -90,31 +103,31 @@ class Operations:
             **documents.demand_document(job),
         }
 
-    async def scale(self, key: JobKey, instances: object, *, by: str = "") -> Document:
-        if not isinstance(instances, int) or isinstance(instances, bool):
-            raise ProblemError(INVALID_REQUEST(f"instances must be a number, not {instances!r}"))
-        if not 0 <= instances <= INSTANCES_MAX:
-            raise ProblemError(
-                INVALID_REQUEST(f"instances must be from 0 to {INSTANCES_MAX}, not {instances}")
-            )
-        wanted = instances
+    async def scale(self, key: JobKey, instances: int, asked: Asked | None = None) -> Document:
+        asked = asked or Asked()
+        asked.subject = {"namespace": key.namespace, "job": key.name}
         self._record(key)
-        committed = await self._commit(lambda snapshot: plan_scale(snapshot, key, wanted))
-        what = f"scaled to {wanted} instance{'s' * (wanted != 1)}"
-        self._report("job.scaled", committed, key, what, by)
-        return self._changed(committed, key)
+        decide = asked.guard(key, lambda snapshot: plan_scale(snapshot, key, instances))
+        committed = await self._commit(decide)
+        what = f"scaled to {instances} instance{'s' * (instances != 1)}"
+        self._report("job.scaled", committed, key, what, asked.by)
+        return self._changed(committed, key, asked)
 
-    async def stop(self, key: JobKey, *, by: str = "") -> Document:
+    async def stop(self, key: JobKey, asked: Asked | None = None) -> Document:
+        asked = asked or Asked()
+        asked.subject = {"namespace": key.namespace, "job": key.name}
         self._record(key)
-        committed = await self._commit(lambda snapshot: plan_stop(snapshot, key))
-        self._report("job.stopped", committed, key, "stopped", by)
-        return self._changed(committed, key)
+        committed = await self._commit(asked.guard(key, lambda s: plan_stop(s, key)))
+        self._report("job.stopped", committed, key, "stopped", asked.by)
+        return self._changed(committed, key, asked)
 
-    async def restart(self, key: JobKey, *, by: str = "") -> Document:
+    async def restart(self, key: JobKey, asked: Asked | None = None) -> Document:
+        asked = asked or Asked()
+        asked.subject = {"namespace": key.namespace, "job": key.name}
         self._record(key)
-        committed = await self._commit(lambda snapshot: plan_restart(snapshot, key))
-        self._report("job.restarted", committed, key, "restart of all instances", by)
-        return self._changed(committed, key)
+        committed = await self._commit(asked.guard(key, lambda s: plan_restart(s, key)))
+        self._report("job.restarted", committed, key, "restart of all instances", asked.by)
+        return self._changed(committed, key, asked)
 
     def _submit_decision(
         self, job: Job, uid: str, *, message: str = "", by: str = ""
@@ -145,8 +158,11 @@ class Operations:
         record = self._access.mirror.snapshot().jobs.get(key)
         return record.head if record else JobHead(uid="", version=0, wanted=0, deleting=True)
 
-    def _changed(self, committed: Committed, key: JobKey, *, created: bool = False) -> Document:
+    def _changed(
+        self, committed: Committed, key: JobKey, asked: Asked, *, created: bool = False
+    ) -> Document:
         head = self._head_after(committed.plan, key)
+        asked.done(head, not committed.plan.is_empty)
         return {
             "job": key.name,
             "namespace": key.namespace,
@@ -157,7 +173,19 @@ class Operations:
             "created": created,
             "plan": plan_document(committed.plan),
             "revision": committed.revision,
+            "etag": etag(head),
         }
+
+    def _replay(self, committed: Committed, job: Job, asked: Asked) -> Document:
+        """The answer to a submit that was carried out before, now that nothing is left to plan."""
+        made = asked.replayed
+        assert made is not None
+        document = self._changed(committed, job.key, asked)
+        versions = self._access.mirror.versions(job.key)
+        earlier = any(v.uid == made.uid and v.version < made.version for v in versions)
+        created = isinstance(made, JobVersion) and not earlier
+        own = {"uid": made.uid, "version": made.version, "wanted": job.instances}
+        return document | own | {"changed": True, "created": created}
 
     def _report(
         self,
@@ -177,9 +205,10 @@ class Operations:
 
     # Reading ------------------------------------------------------------------------------------
 
-    def jobs(self, *, namespace: str = "") -> Document:
+    def jobs(self, *, namespace: str = "", limit: int | None = None, cursor: str = "") -> Document:
         snapshot = self._access.mirror.snapshot()
-        return {"items": documents.job_rows(snapshot, self._access.names, namespace=namespace)}
+        rows = documents.job_rows(snapshot, self._access.names, namespace=namespace)
+        return page(rows, lambda r: (r["namespace"], r["job"]), limit=limit, cursor=cursor)
 
     async def job_status(
         self, key: JobKey, *, after: int = 0, wait_seconds: float = 0.0
@@ -209,14 +238,15 @@ class Operations:
         self._record(key)
         return {"lines": list(why(self._access.mirror.snapshot(), key))}
 
-    def instances(self, *, namespace: str = "", job: str = "") -> Document:
-        snapshot = self._access.mirror.snapshot()
-        rows = documents.instance_rows(snapshot, namespace=namespace)
-        if not job:
-            return {"items": rows}
-        if namespace:
-            self._record(job_key(namespace, job))
-        return {"items": [row for row in rows if row["job"] == job]}
+    def instances(
+        self, *, namespace: str = "", job: str = "", limit: int | None = None, cursor: str = ""
+    ) -> Document:
+        rows = documents.instance_rows(self._access.mirror.snapshot(), namespace=namespace)
+        if job:
+            if namespace:
+                self._record(job_key(namespace, job))
+            rows = [row for row in rows if row["job"] == job]
+        return page(rows, documents.instance_place, limit=limit, cursor=cursor)
 
     async def job_logs(self, key: JobKey, request: LogsRequest, sink: Sink) -> None:
         if request.previous:  # it outlives the job
@@ -226,15 +256,23 @@ class Operations:
         self._record(key)
         await self.inside.job_logs(key, request, sink)
 
-    def nodes(self) -> Document:
+    def nodes(self, *, limit: int | None = None, cursor: str = "") -> Document:
         snapshot = self._access.mirror.snapshot()
-        return {
-            "items": [documents.node_row(snapshot, n) for _, n in sorted(snapshot.nodes.items())]
-        }
+        rows = [documents.node_row(snapshot, node) for node in snapshot.nodes.values()]
+        return page(rows, lambda row: (row["name"],), limit=limit, cursor=cursor)
 
-    def events(self, wanted: "EventFilter") -> Document:
-        found = [e for e in self._access.mirror.events() if wanted.matches(e)]
-        return {"items": [documents.event_row(event) for event in found[-wanted.limit :]]}
+    def events(self, wanted: "EventFilter", *, cursor: str = "") -> Document:
+        """The newest ones; the next page has those before."""
+        rows = [documents.event_row(e) for e in self._access.mirror.events() if wanted.matches(e)]
+        place = documents.event_place
+        return page_back(rows, place, limit=wanted.limit, cursor=cursor)
+
+    def is_peer(self, node: str, key: str) -> bool:
+        """Whether that node's presence record, which only daemons can read, holds this key."""
+        found = self._access.mirror.snapshot().nodes.get(NodeName(node))
+        known = found.presence.peer_key if found and found.presence else ""
+        shown = key.encode("utf-8", "surrogateescape")
+        return bool(known) and hmac.compare_digest(known.encode(), shown)
 
     async def follow_events(self, wanted: "EventFilter", sink: Sink) -> None:
         """What happened, and then what happens, until cancelled."""
