@@ -95,6 +95,8 @@ class StatusWriter:
         self._session: Session | None = None  # whose keys `_written` describes
         self._written: dict[JobKey, Written] = {}
         self._computed: dict[PodId, tuple[_Inputs, InstanceStatus]] = {}
+        self._named: dict[PodId, tuple[str, dict[bytes, bytes]]] = {}
+        self._counted: Counter[InstanceState] = Counter()
 
     def shows_healthy(self, pod: PodId) -> bool:
         """Whether the store may still say that this pod is healthy, or name it in DNS."""
@@ -160,13 +162,27 @@ class StatusWriter:
             wish = wishes.setdefault(assigned.job, Wish())
             wish.instances[assigned.slot] = status
             if status.healthy and status.address and spec is not None:
-                for record in dns_records(spec.job, assigned.slot, status.address, self._names):
-                    wish.names[keys.dns(record.name)] = value_of(record)
+                wish.names.update(self._names_of(pod, spec, status.address))
         self._computed = computed
-        counts = Counter(status.state for _, status in computed.values())
-        for state in InstanceState:
-            INSTANCES.labels(state).set(counts[state])
+        self._count(Counter(status.state for _, status in computed.values()))
         return wishes
+
+    def _names_of(self, pod: PodId, spec: Pod, address: str) -> dict[bytes, bytes]:
+        """The records of a healthy instance; made once per pod and address."""
+        known = self._named.get(pod)
+        if known is None or known[0] != address:
+            records = dns_records(spec.job, pod.slot, address, self._names)
+            made = {keys.dns(record.name): value_of(record) for record in records}
+            known = self._named[pod] = (address, made)
+            for other in self._named.keys() - self._computed.keys() - {pod}:
+                del self._named[other]
+        return known[1]
+
+    def _count(self, counts: Counter[InstanceState]) -> None:
+        if counts != self._counted:
+            self._counted = counts
+            for state in InstanceState:
+                INSTANCES.labels(state).set(counts[state])
 
     def _status(
         self, assigned: Assigned, pod: PodId, spec: Pod | None
