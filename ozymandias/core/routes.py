@@ -7,10 +7,10 @@ moved or how records are stored.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ozymandias.model.instance import Assigned, SlotState
+from ozymandias.model.instance import Assigned, Assignment, SlotState, instances_of
 from ozymandias.model.job import DEFAULT_NAMESPACE, Job, JobKey, JobRecord, Protocol
 from ozymandias.model.routing import DnsRecord, Route, RouteTable, Upstream
 from ozymandias.model.snapshot import Snapshot
@@ -58,28 +58,44 @@ def route_table(snapshot: Snapshot, names: Names) -> RouteTable:
     reached at the port which its own version names for that host and path. A host and path claimed
     by another job is left out, so that at no revision two jobs answer for it.
     """
-    upstreams = _healthy(snapshot)
-    hosts: dict[str, dict[str, Route]] = defaultdict(dict)
+    healthy = _healthy(snapshot)
+    hosts: dict[str, list[Route]] = defaultdict(list)
     for key, record in sorted(snapshot.jobs.items()):
-        current = record.current
-        if record.head.deleting or current is None:
+        for route in routes_of(record, healthy.get(key, ()), snapshot.claims, names):
+            hosts[route.host].append(route)
+    return RouteTable(hosts={host: in_order(routes) for host, routes in sorted(hosts.items())})
+
+
+def routes_of(
+    record: JobRecord,
+    healthy: Iterable[tuple[Assigned, str]],
+    claims: Mapping[str, JobKey],
+    names: Names,
+) -> tuple[Route, ...]:
+    """The routes of one job, given its instances that may get traffic and their addresses."""
+    current = record.current
+    if record.head.deleting or current is None:
+        return ()
+    key = current.job.key
+    routes = []
+    for host, path, port in hosts_of(current.job, names.ingress_domain):
+        if claims.get(host + path, key) != key:
             continue
-        for host, path, port in hosts_of(current.job, names.ingress_domain):
-            if snapshot.claims.get(host + path, key) != key:
-                continue
-            found = (
-                Upstream(address=address, port=reached, instance=str(assigned.instance))
-                for assigned, address in upstreams.get(key, ())
-                if (reached := _port_of(record, assigned, host, path, port, names))
-            )
-            route = Route(host=host, path=path, job=key, upstreams=tuple(sorted(found)))
-            hosts[host].setdefault(path, route)
-    return RouteTable(
-        hosts={
-            host: tuple(sorted(routes.values(), key=lambda r: (-len(r.path), r.path)))
-            for host, routes in sorted(hosts.items())
-        }
-    )
+        found = (
+            Upstream(address=address, port=reached, instance=str(assigned.instance))
+            for assigned, address in healthy
+            if (reached := _port_of(record, assigned, host, path, port, names))
+        )
+        routes.append(Route(host=host, path=path, job=key, upstreams=tuple(sorted(found))))
+    return tuple(routes)
+
+
+def in_order(routes: Iterable[Route]) -> tuple[Route, ...]:
+    """The routes of one host, longest path first; of two for one path the first counts."""
+    by_path: dict[str, Route] = {}
+    for route in routes:
+        by_path.setdefault(route.path, route)
+    return tuple(sorted(by_path.values(), key=lambda r: (-len(r.path), r.path)))
 
 
 def dns_records(job: Job, slot: int, address: str, names: Names) -> tuple[DnsRecord, ...]:
@@ -104,14 +120,20 @@ def _first_tcp_port(job: Job) -> int | None:
 
 
 def _healthy(snapshot: Snapshot) -> dict[JobKey, list[tuple[Assigned, str]]]:
-    """Per job its instances that may get traffic: running, healthy, with an address."""
+    """Per job its instances that may get traffic, with their addresses."""
     found: dict[JobKey, list[tuple[Assigned, str]]] = defaultdict(list)
-    for assigned in snapshot.instances():
+    for (_, key), assignment in sorted(snapshot.assignments.items()):
+        found[key] += healthy_of(assignment, snapshot)
+    return found
+
+
+def healthy_of(assignment: Assignment, snapshot: Snapshot) -> Iterator[tuple[Assigned, str]]:
+    """The instances of an assignment that may get traffic: running, healthy, with an address."""
+    for assigned in instances_of(assignment):
         if assigned.state is SlotState.RUNNING:
             status = snapshot.status(assigned)
             if status is not None and status.healthy and status.address:
-                found[assigned.job].append((assigned, status.address))
-    return found
+                yield assigned, status.address
 
 
 def _port_of(

@@ -22,7 +22,8 @@ from typing import Any
 import uvloop
 
 from ozymandias import __version__, telemetry
-from ozymandias.core.routes import Names, route_table
+from ozymandias.core.route_changes import RouteChanges
+from ozymandias.core.routes import Names
 from ozymandias.daemon import config as settings
 from ozymandias.daemon.config import Config
 from ozymandias.daemon.connect import connect_store
@@ -131,6 +132,7 @@ async def pulse() -> None:
 
 async def follow_routes(mirror: Mirror, ingress: Ingress, names: Names) -> None:
     guard: LastKnownGood[JobKey, Upstreams] = LastKnownGood()
+    changes = RouteChanges(names)
     clock = asyncio.get_running_loop()
     served: RouteTable | None = None
     revision = 0
@@ -140,7 +142,7 @@ async def follow_routes(mirror: Mirror, ingress: Ingress, names: Names) -> None:
             async with asyncio.timeout_at(release):
                 await mirror.changed(revision)
         revision = mirror.revision
-        table = route_table(mirror.snapshot(), names)
+        table = changes.table(mirror.snapshot())
         table = guarded(table, guard, clock.time())
         if table != served:
             ingress.set_table(table)
@@ -195,7 +197,8 @@ def limits_of(config: Config) -> Limits:
     if soft < FILES_WANTED and soft < hard:
         soft = min(FILES_WANTED, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    affordable = max(16, (soft - FILES_RESERVED) // 2)
+    # Most connections wait for a request and need no other to an instance.
+    affordable = max(16, (soft - FILES_RESERVED) * 3 // 4)
     return Limits(
         body_bytes_max=settings.size(own.body_max, "[ingress] body_max") if own.body_max else 0,
         connections_max=min(own.connections_max, affordable),

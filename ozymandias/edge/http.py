@@ -6,6 +6,7 @@ rest of the engine: `clients` (one client's connection), `responses` (one instan
 """
 
 import asyncio
+import errno
 import ipaddress
 import socket
 from collections import Counter
@@ -21,6 +22,7 @@ from ozymandias.model.routing import RouteTable
 from ozymandias.problems import TOO_MANY_CONNECTIONS, Problem
 
 BACKLOG = 4096
+OUR_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # not the instance's
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -96,12 +98,9 @@ class Ingress:
 
     def set_table(self, routes: RouteTable) -> None:
         """In force for the next request; those in flight keep the instance they have."""
-        old = self.table
-        self.table = new = Table(routes, self.limits, old)
-        if old is not None:
-            for upstream, pool in old.pools.items():
-                if upstream not in new.pools:
-                    pool.retire()
+        self.table = Table(routes, self.limits, self.table)
+        for pool in self.table.left:
+            pool.retire()
 
     async def _sweep_for_ever(self) -> None:
         forget_at = self.now + KNOWN_SECONDS
@@ -165,9 +164,10 @@ class Ingress:
                 _, connection = await self.loop.create_connection(
                     lambda: UpstreamConnection(pool), upstream.address, upstream.port
                 )
-        except (OSError, TimeoutError):
+        except OSError as error:  # also TimeoutError
             pool.outstanding -= 1
-            pool.connect_failed(self.loop.time())
+            if error.errno not in OUR_FAULT:
+                pool.connect_failed(self.loop.time())
             if client.is_waiting:
                 client.connect_failed(pool)
             return

@@ -9,6 +9,7 @@ PIPELINE_BYTES_MAX = 65536  # of later requests, held while one is being answere
 CHUNK_LINE_BYTES_MAX = 256
 TRAILER_BYTES_MAX = 8192
 RESPONSE_HEAD_BYTES_MAX = 65536
+UNACKNOWLEDGED_SECONDS = 2.0  # in which an instance's host must acknowledge what it was sent
 LINGER_SECONDS = 2.0  # reading on after a refusal, so that the client gets to see the answer
 
 
@@ -24,7 +25,8 @@ class Limits:
     stall_seconds: float = 60.0  # in which a client must read some of what waits for it
     connections_max: int = 16384
     connections_per_address_max: int = 4096
-    connect_seconds: float = 2.0
+    # To an instance, which is a millisecond away: one that is silent lost its node's power.
+    connect_seconds: float = 0.75
     connect_attempts_max: int = 3  # each on another instance
     response_seconds: float = 60.0  # from the request's last byte to the response's head
     stream_idle_seconds: float = 300.0  # between two pieces of a response's body

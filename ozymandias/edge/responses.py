@@ -6,6 +6,7 @@ clients send: a response with two readings becomes a 502, one that breaks off st
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +19,7 @@ from ozymandias.edge.framing import (
     response_head,
 )
 from ozymandias.edge.headers import Malformed
-from ozymandias.edge.limits import RESPONSE_HEAD_BYTES_MAX
+from ozymandias.edge.limits import RESPONSE_HEAD_BYTES_MAX, UNACKNOWLEDGED_SECONDS
 from ozymandias.edge.upstreams import Pool
 from ozymandias.problems import UPSTREAM_FAILED
 
@@ -75,6 +76,11 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.send = self.transport.write
         self.is_open = True
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            # A node without power acknowledges nothing; the request goes elsewhere if it may.
+            milliseconds = int(1000 * UNACKNOWLEDGED_SECONDS)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False

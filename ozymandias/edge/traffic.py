@@ -27,9 +27,10 @@ now = perf_counter
 class JobTraffic:
     """The requests of one job; every route to it counts here, and so does the next table."""
 
-    __slots__ = ("by_class", "latency", "seconds")
+    __slots__ = ("by_class", "latency", "routes", "seconds")
 
     def __init__(self) -> None:
+        self.routes = 0  # of the present table that count here
         self.by_class = [0, 0, 0, 0, 0, 0]  # answers by first digit of the status
         self.latency = [0] * (len(LATENCY_SECONDS) + 1)  # answers up to each bound, and beyond
         self.seconds = 0.0

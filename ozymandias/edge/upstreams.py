@@ -28,11 +28,13 @@ class Pool:
         "idle",
         "is_retired",
         "outstanding",
+        "routes",
         "upstream",
     )
 
     def __init__(self, upstream: Upstream, limits: Limits) -> None:
         self.upstream = upstream
+        self.routes = 0  # of the present table that lead here
         self.outstanding = 0
         self.idle: list[UpstreamConnection] = []
         self.is_retired = False  # in no table any more: its connections are not kept
@@ -126,26 +128,61 @@ class Backend:
 
 
 class Table:
-    """Backends by host, longest path first."""
+    """Backends by host, longest path first.
+
+    Made from the one before: hosts whose routes are the very same objects cost next to nothing, so
+    that a change among thousands of routes does not hold up requests.
+    """
 
     def __init__(self, routes: RouteTable, limits: Limits, old: "Table | None" = None) -> None:
-        self.pools: dict[Upstream, Pool] = {}
+        self.pools: dict[Upstream, Pool] = dict(old.pools) if old else {}
+        self.jobs: dict[JobKey, JobTraffic] = dict(old.jobs) if old else {}
+        self.left: list[Pool] = []  # in no route any more
+        self._limits = limits
         self._hosts: dict[bytes, tuple[Backend, ...]] = {}
-        self.jobs: dict[JobKey, JobTraffic] = {}
-        counted = old.jobs if old else {}
-        known = old.pools if old else {}
+        self._taken: dict[str, tuple[tuple[Route, ...], bytes, tuple[Backend, ...]]] = {}
+        before = old._taken if old else {}
+        replaced: list[Backend] = []
         for host, entries in routes.hosts.items():
-            backends = []
-            for route in sorted(entries, key=lambda r: len(r.path), reverse=True):
-                pools = []
-                for upstream in route.upstreams:
-                    pool = self.pools.get(upstream) or known.get(upstream)
-                    self.pools[upstream] = pool = pool or Pool(upstream, limits)
-                    pools.append(pool)
-                traffic = self.jobs.get(route.job) or counted.get(route.job) or JobTraffic()
-                self.jobs[route.job] = traffic
-                backends.append(Backend(route, tuple(pools), traffic))
-            self._hosts[host.lower().rstrip(".").encode()] = tuple(backends)
+            known = before.get(host)
+            if known is None or known[0] is not entries:
+                name = host.lower().rstrip(".").encode()
+                replaced += known[2] if known is not None else ()
+                known = (entries, name, self._make(entries))
+            self._taken[host] = known
+            self._hosts[known[1]] = known[2]
+        for host in before.keys() - routes.hosts.keys():
+            replaced += before[host][2]
+        self._let_go(replaced)
+
+    def _make(self, entries: tuple[Route, ...]) -> tuple[Backend, ...]:
+        backends = []
+        for route in sorted(entries, key=lambda r: len(r.path), reverse=True):
+            pools = []
+            for upstream in route.upstreams:
+                pool = self.pools.get(upstream)
+                if pool is None:
+                    self.pools[upstream] = pool = Pool(upstream, self._limits)
+                pool.routes += 1
+                pools.append(pool)
+            traffic = self.jobs.get(route.job)
+            if traffic is None:
+                self.jobs[route.job] = traffic = JobTraffic()
+            traffic.routes += 1
+            backends.append(Backend(route, tuple(pools), traffic))
+        return tuple(backends)
+
+    def _let_go(self, replaced: list[Backend]) -> None:
+        """After the new ones were made, so that what stays has kept its connections and counts."""
+        for backend in replaced:
+            for pool in backend.pools:
+                pool.routes -= 1
+                if not pool.routes:
+                    del self.pools[pool.upstream]
+                    self.left.append(pool)
+            backend.traffic.routes -= 1
+            if not backend.traffic.routes:
+                del self.jobs[backend.route.job]
 
     def backends(self) -> Iterator[Backend]:
         for entries in self._hosts.values():
