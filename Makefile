@@ -50,6 +50,9 @@ bench: setup ## the figures, one JSON line each
 docs: setup ## write docs/cli.md and docs/man anew from the commands' help
 	$(PYTHON) -m ozymandias.cli.manual docs
 
+bench-edge: setup coredns ## what the edges do per CPU-second, against others
+	@$(ROOT) $(PYTHON) -m bench.dns
+
 lint: setup ## ruff: rules and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .

@@ -1,9 +1,9 @@
 """Small DNS server where CoreDNS is absent: our zone from memory, the rest passed on.
 
 A usual question costs one look into a dict: whole answers are kept by whole questions (all but
-the id), until the zone changes under them. Whoever is not on a private or loopback address is
-refused, in few words and seldom, so that nobody can be flooded with our answers, nor use us to ask
-the world. A packet that can't be read is dropped or gets FORMERR; none can stop the server.
+the id and the spelling), until the zone changes under them. Whoever is not on a private or loopback
+address is refused, in few words and seldom, so that nobody can be flooded with our answers, nor
+use us to ask the world. A packet that can't be read is dropped or gets FORMERR; none can stop us.
 """
 
 import asyncio
@@ -30,13 +30,15 @@ FORWARD = None  # what `reply` says when the question is for somebody else
 
 
 class _Ready:
-    """Whole answers to one packet, without the id: one for each turn of its addresses."""
+    """The answers to one packet in any spelling: one for each turn of its addresses."""
 
-    __slots__ = ("answer", "next", "tails")
+    __slots__ = ("answer", "end", "header", "next", "sections")
 
-    def __init__(self, answer: Answer, tails: list[bytes]) -> None:
+    def __init__(self, answer: Answer, replies: list[bytes], end: int) -> None:
         self.answer = answer
-        self.tails = tails
+        self.end = end  # of the question
+        self.header = replies[0][2:12]  # after the id
+        self.sections = [reply[end:] for reply in replies]
         self.next = 0
 
 
@@ -121,19 +123,21 @@ class Responder:
     def serve_udp(self, sock: socket.socket) -> None:
         """Answer on a bound socket, as long as the event loop runs."""
         sock.setblocking(False)
-        asyncio.get_running_loop().add_reader(sock.fileno(), self._read_udp, sock)
+        asyncio.get_running_loop().add_reader(sock.fileno(), self.read_udp, sock)
 
-    def _read_udp(self, sock: socket.socket) -> None:
+    def read_udp(self, sock: socket.socket) -> None:
+        """Answer what has come."""
         receive, send = sock.recvfrom, sock.sendto
         find, clients = self._ready.get, self._clients
         for _ in range(BATCH_PACKETS):
             try:
                 data, peer = receive(PACKET_BYTES_MAX)
-                ready = find(data[2:])
+                ready = find(data[2:].lower())
                 if ready is not None and ready.answer.is_live and clients.get(peer[0]):
                     self.answered += 1
-                    ready.next = turn = ready.next - 1 if ready.next else len(ready.tails) - 1
-                    send(data[:2] + ready.tails[turn], peer)
+                    sections = ready.sections
+                    ready.next = turn = (ready.next or len(sections)) - 1
+                    send(data[:2] + ready.header + data[12 : ready.end] + sections[turn], peer)
                     continue
             except (BlockingIOError, InterruptedError):
                 return
@@ -162,17 +166,25 @@ class Responder:
             send_udp(sock, answer, peer)
 
     def _keep(self, data: bytes, end: int, reply: bytes) -> None:
-        """Have the answer ready for the next such packet, with every turn of its addresses."""
+        """Have the answer ready for the next such packet, with every turn of its addresses.
+
+        Packets count as equal when they are in lower case: names are, and of the other bytes
+        (type, class, EDNS) none that would be another letter means another answer, if only the
+        answer fits whatever size is offered.
+        """
         answer = self.zone.known(data[12:end].lower())
         if answer is None or reply[2] & 0x02:
             return  # what a truncated answer leaves out must get its turn
+        fits = len(reply) <= wire.UDP_PLAIN_BYTES
         turns = answer.turn // answer.step if answer.turn else 1
-        if turns * len(reply) > READY_BYTES_MAX:
+        is_small = turns * len(reply) <= READY_BYTES_MAX
+        if not is_small or not (fits or wire.udp_room(data, end) == wire.UDP_EDNS_BYTES_MAX):
             return
         if len(self._ready) >= READY_MAX:
             self._ready.clear()
         more = (self.reply(data, end, False) for _ in range(turns - 1))
-        self._ready[data[2:]] = _Ready(answer, [one[2:] for one in (reply, *more) if one])
+        replies = [one for one in (reply, *more) if one]
+        self._ready[data[2:].lower()] = _Ready(answer, replies, end)
 
     def forward(
         self, data: bytes, end: int, is_tcp: bool, address: str, send: Reply
