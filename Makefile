@@ -6,6 +6,8 @@ PYTHON := .venv/bin/python
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 PYTEST := $(PYTHON) -m pytest $(PYTEST_ARGS)
 SEED ?= 1
+FUZZ_COUNT ?= 100000
+FUZZ_SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d " ")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster \
@@ -43,6 +45,11 @@ coredns: setup ## build the CoreDNS that tests compare with (some minutes once, 
 simulate: setup ## replay one simulated cluster exactly: make simulate SEED=7
 	@$(PYTHON) -c 'import sys; from ozymandias.sim.scenario import run_seed; found = run_seed($(SEED)); \
 		print(*found.history, *found.violations, sep="\n"); sys.exit(bool(found.violations))'
+
+fuzz: setup ## inputs made to break things: make fuzz FUZZ_COUNT=1000 FUZZ_SEED=7
+	@set -e; for file in tests/fuzz/fuzz_*.py; do \
+		$(ROOT) $(PYTHON) -m tests.fuzz.$$(basename $$file .py) --count $(FUZZ_COUNT) --seed $(FUZZ_SEED); \
+	done
 
 bench: setup ## the figures, one JSON line each
 	@$(ROOT) $(PYTHON) -m bench

@@ -28,7 +28,17 @@ from ozymandias.cluster import units
 )
 @output_option
 def install(dry_run: bool, remove: bool, start: bool, root: Path, prefix: Path | None) -> int:
-    """Make this host a node: units for systemd, settings, a token. Again, it changes nothing."""
+    """Make this host a node: units, settings, a token.
+
+    Prints each step. What is there is left as it is: again, it changes nothing. Settings, token
+    and state are never overwritten and never removed.
+
+    \b
+    Examples:
+      ozy install --dry-run
+      ozy install
+      ozy install --root image --prefix /opt/ozymandias
+    """
     bin_dir = (prefix.absolute() / "bin") if prefix else Path(sys.executable).absolute().parent
     target = installing.Target(root=root.absolute(), bin_dir=bin_dir, start=start)
     if not dry_run:
