@@ -15,12 +15,18 @@ import heapq
 import random
 from asyncio import events
 from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 ROUNDS_AT_ONE_INSTANT_MAX = 100_000
+ROUNDS_FOR_NOTHING = 200  # at one instant; further ones take a little time each
+INSTANT_SECONDS = 1e-6
 WALL_START = 1_800_000_000.0
+
+# Which simulated machine's daemon a callback belongs to; tasks and timers inherit it.
+MACHINE: ContextVar[str] = ContextVar("machine", default="")
 
 
 class Deadlock(RuntimeError): ...
@@ -64,6 +70,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._serials = 0
         self._rounds = 0
+        self._frozen: dict[str, tuple[float, list[events.Handle]]] = {}
         self.set_task_factory(_make_task)
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
@@ -100,13 +107,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not ready and not self._stopping:
             if not scheduled:
                 raise Deadlock(self._who_waits())
-            self._now = max(self._now, scheduled[0].when())
-            self._rounds = 0
+            when = max(self._now, scheduled[0].when())
+            if when - self._now > INSTANT_SECONDS:
+                self._rounds = 0
+            self._now = when
         while scheduled and scheduled[0].when() <= self._now:
             timer = heapq.heappop(scheduled)
             timer._scheduled = False  # type: ignore[attr-defined]
             ready.append(timer)
         self._rounds += 1
+        if self._rounds > ROUNDS_FOR_NOTHING:
+            # On a clock with another rate, what is left of a sleep may be too short to be added.
+            self._now += INSTANT_SECONDS
         if self._rounds > ROUNDS_AT_ONE_INSTANT_MAX:
             raise Livelock(f"time stands still at {self._now}: {list(ready)[:5]}")
         handles = list(ready)
@@ -114,9 +126,44 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if len(handles) > 1:
             self._dice.shuffle(handles)
         self.callbacks += len(handles)
+        if self._frozen:
+            handles = self._without_frozen(handles)
         for handle in handles:
             if not handle._cancelled:
                 handle._run()
+
+    # A daemon that does not get to run ----------------------------------------------------------
+
+    def freeze(self, machine: str) -> None:
+        """As SIGSTOP: nothing of that machine's daemon runs until `thaw`."""
+        self._frozen.setdefault(machine, (self._now, []))
+
+    def thaw(self, machine: str, *, slept: bool = False) -> None:
+        """It goes on where it was; what was due meanwhile is due now.
+
+        ``slept``: the machine was suspended, and the clock behind timers had stood still, so what
+        was not due yet when it fell asleep is due that much later. (CLOCK_BOOTTIME went on.)
+        """
+        since, handles = self._frozen.pop(machine, (self._now, []))
+        late = self._now - since if slept else 0.0
+        if late:
+            timers = [t for t in self._scheduled if _machine_of(t) == machine]
+            timers += [h for h in handles if isinstance(h, events.TimerHandle)]
+            for timer in timers:
+                timer._when += late  # type: ignore[attr-defined]
+                if timer in handles:
+                    timer._scheduled = True  # type: ignore[attr-defined]
+                    self._scheduled.append(timer)
+            heapq.heapify(self._scheduled)
+            handles = [h for h in handles if not isinstance(h, events.TimerHandle)]
+        self._ready.extend(handles)
+
+    def _without_frozen(self, handles: list[events.Handle]) -> list[events.Handle]:
+        awake: list[events.Handle] = []
+        for handle in handles:
+            held = self._frozen.get(_machine_of(handle))
+            (held[1] if held else awake).append(handle)
+        return awake
 
     def _forget_cancelled_timers(self) -> None:
         scheduled = self._scheduled
@@ -140,6 +187,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _process_events(self, event_list: object) -> None:
         """There are no file descriptors."""
+
+
+def _machine_of(handle: events.Handle) -> str:
+    context: Context = handle._context  # type: ignore[attr-defined]
+    return context.get(MACHINE, "")
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coro: Any, **keys: Any) -> _Task:

@@ -98,6 +98,10 @@ class SimEtcd:
         """Wait for the next revision, pause, resume or restored backup."""
         await self._news.wait()
 
+    @property
+    def lease_count(self) -> int:
+        return len(self._leases)
+
     def lease_keys(self, lease_id: int) -> frozenset[bytes] | None:
         """The keys under a lease; None when it is gone."""
         lease = self._leases.get(lease_id)

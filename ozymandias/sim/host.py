@@ -10,6 +10,7 @@ Nothing here draws from the global random state: everything odd comes from the h
 import asyncio
 import random
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass, field
 
 from ozymandias.model.job import Container, HealthCheck
@@ -38,6 +39,7 @@ class Faults:
     fail_rate: float = 0.0  # a call fails, and half of these have done their work all the same
     hang_rate: float = 0.0  # a call never answers; half of these do their work later
     is_hung: bool = False  # no call answers at all until this is unset
+    is_full: bool = False  # the disk: nothing can be made
     fail_next: dict[str, int] = field(default_factory=dict)  # operation -> how many calls fail
 
 
@@ -64,12 +66,17 @@ class SimPod:
     containers: dict[str, SimContainer] = field(default_factory=dict)
 
 
+OnEvent = Callable[[PodId, str, str], None]
 Behave = Callable[[PodId, Container, int], Behaviour]
 Probe = Callable[[PodId, Container, HealthCheck], ProbeResult | None]
 
 
 def _behave_well(pod: PodId, container: Container, start: int) -> Behaviour:
     return Behaviour()
+
+
+def _hear_nothing(pod: PodId, what: str, address: str) -> None:
+    pass
 
 
 def _probe_well(pod: PodId, container: Container, check: HealthCheck) -> ProbeResult | None:
@@ -92,6 +99,7 @@ class SimHost:
         self.behave: Behave = _behave_well
         self.probe: Probe = _probe_well
         self.faults = Faults()
+        self.on_event: OnEvent = _hear_nothing  # what is done to a pod, at the moment it is done
         self.is_up = True
         self.started_total = 0  # containers ever started: tells restarts apart
         self._wall = wall or (lambda: asyncio.get_running_loop().time())
@@ -133,17 +141,30 @@ class SimHost:
         """The process ends by itself, now."""
         self._exit(pod, name, KILLED if is_oom else exit_code, is_oom)
 
+    def calm(self) -> None:
+        """Containers that were to end by themselves run on."""
+        soon = asyncio.get_running_loop().time() + 5.0  # those are being stopped
+        for pod in self.pods.values():
+            for container in pod.containers.values():
+                if container.exit_timer is not None and container.exit_timer.when() > soon:
+                    self._cancel_timer(container)
+
     def stop_infra(self, pod: PodId) -> None:
         """The pod's network goes down, as when its infra container was killed."""
         self.pods[pod].infra_running, self.pods[pod].address = False, ""
+        self.on_event(pod, "failed", "")
         self.notify()
 
     # What the service does ----------------------------------------------------------------------
 
     def create_begin(self, pod: Pod) -> None:
         self.remove(pod.id)
+        if self.faults.is_full:
+            raise RuntimeFailed("no space left on device")
         wanted = {p.host for c in pod.containers for p in c.ports if p.host is not None}
         taken = wanted & (self.foreign_ports | self._ports_in_use())
+        if taken - self.foreign_ports:
+            self.on_event(pod.id, "port taken", "")
         if taken:
             raise PortTaken(f"host port {min(taken)} is in use")
         for container in pod.containers:
@@ -171,6 +192,8 @@ class SimHost:
             found.address = f"{self.subnet}.{self._next_address % 250 + 2}"
         if container.state is ContainerState.RUNNING:
             return
+        is_first = all(c.starts == 0 for c in found.containers.values())
+        self.on_event(pod, "first start" if is_first else "start", found.address)
         container.starts += 1
         self.started_total += 1
         container.behaviour = self.behave(pod, container.spec, container.starts)
@@ -186,11 +209,12 @@ class SimHost:
             )
         self.notify()
 
-    def signal_stop(self, pod: PodId, name: str) -> float:
+    def signal_stop(self, pod: PodId, name: str, why: str = "stop") -> float:
         """Send the stop signal; returns after how many seconds the process will be gone."""
-        _, container = self.find(pod, name)
+        found, container = self.find(pod, name)
         if container.state is not ContainerState.RUNNING:
             return 0.0
+        self.on_event(pod, why, found.address)
         behaviour, grace = container.behaviour, container.spec.stop_grace_seconds
         is_stubborn = behaviour.ignores_stop or behaviour.stop_seconds > grace
         delay, code = (grace, KILLED) if is_stubborn else (behaviour.stop_seconds, 0)
@@ -206,6 +230,8 @@ class SimHost:
     def remove(self, pod: PodId) -> None:
         found = self.pods.pop(pod, None)
         if found is not None:
+            if any(c.state is ContainerState.RUNNING for c in found.containers.values()):
+                self.on_event(pod, "kill", found.address)
             for container in found.containers.values():
                 self._cancel_timer(container)
             self.notify()
@@ -251,7 +277,9 @@ class SimHost:
         if loop.time() + delay < due:
             self._cancel_timer(container)
             name = container.spec.name
-            container.exit_timer = loop.call_later(delay, self._exit, pod, name, code, is_oom)
+            container.exit_timer = loop.call_later(
+                delay, self._exit, pod, name, code, is_oom, context=Context()
+            )
 
     def _exit(self, pod: PodId, name: str, code: int, is_oom: bool) -> None:
         _, container = self.find(pod, name)
@@ -259,6 +287,7 @@ class SimHost:
         if container.state is ContainerState.RUNNING:
             container.state, container.exit_code = ContainerState.EXITED, code
             container.oom_killed, container.finished_at = is_oom, self._wall()
+            self.on_event(pod, "ended", "")
             self.notify()
 
     @staticmethod

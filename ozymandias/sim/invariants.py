@@ -1,114 +1,140 @@
-"""What must hold, checked from ground truth: the raw store and the real (simulated) processes.
+"""What must hold at every revision, checked from ground truth: the raw store, the real processes.
 
-Safety is looked at after every revision of the store. Nothing here asks a daemon what it thinks.
-Each check returns sentences, one per violation; an empty list means that all is well.
+Nothing here asks a daemon what it thinks, and nothing depends on the simulator: chaos runs on real
+hosts import the same functions, with a `Truth` fed from etcd and processes read from the host.
+Each check returns sentences, one per violation, each with the invariant's name in front.
 
-    capacity       no node is promised beyond what it has; ledger totals equal their assignments
-    one place      no instance is running or waiting in two places
-    names          a DNS record belongs to an instance whose status says healthy at that address
-    processes      what really runs on a host never needs more memory than the host may give
-    no zombie      a daemon whose record is gone changes no schedule
+    S1  capacity   no node holds or is promised beyond what it has; ledgers equal their assignments
+    S2  one place  no instance is running or waiting in two places
+    S3  fence      who writes anything holds its node's record, before and after
+    S6  whole      a new job is placed as a whole in the revision that creates it
+    S9  names      a name stands beside a healthy status of the same slot at the same address, under
+                   a lease; a node declared dead has neither
+    S14 host       what really runs on a host never needs more memory than it may give
+    S16 owners     one owner per host port; an ingress claim has a job
+
+What needs a memory of what came before (S4, S5, S7, S13) is in `sim/witness.py`, what must hold in
+the end (L1-L6) in `sim/rest.py`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ozymandias.core.apply import LIVE, totals
-from ozymandias.model.instance import Assignment, InstanceId, instances_of
-from ozymandias.model.job import JobKey
+from ozymandias.core.apply import totals
+from ozymandias.model.instance import InstanceId, instances_of
+from ozymandias.model.job import JobHead, JobKey
 from ozymandias.model.node import Ledger, NodeName
-from ozymandias.ports import KV, Event
-from ozymandias.store import codec, keys
-
-Assignments = Mapping[tuple[NodeName, JobKey], Assignment]
-
-
-def read_ledgers(kvs: Mapping[bytes, KV]) -> dict[NodeName, Ledger]:
-    return {
-        NodeName(key[len(keys.LEDGERS) :].decode()): codec.decode(Ledger, kv.value)
-        for key, kv in kvs.items()
-        if key.startswith(keys.LEDGERS)
-    }
-
-
-def read_assignments(kvs: Mapping[bytes, KV]) -> dict[tuple[NodeName, JobKey], Assignment]:
-    found = {}
-    for key, kv in kvs.items():
-        if key.startswith(keys.ASSIGNMENTS):
-            node, namespace, name = keys.parts(key, keys.ASSIGNMENTS)
-            job = keys.job_key(namespace, name)
-            found[NodeName(node), job] = Assignment(
-                node=NodeName(node), job=job, groups=codec.decode_groups(kv.value)
-            )
-    return found
-
-
-def is_schedule(events: Iterable[Event]) -> bool:
-    """Whether a revision changed what is promised to whom."""
-    return any(e.kv.key.startswith((keys.ASSIGNMENTS, keys.LEDGERS, keys.JOBS)) for e in events)
-
-
-def check_capacity(ledgers: Mapping[NodeName, Ledger], assignments: Assignments) -> list[str]:
-    violations = []
-    for node, ledger in ledgers.items():
-        held, promised = totals(a for (name, _), a in assignments.items() if name == node)
-        if (held, promised) != (ledger.held, ledger.promised):
-            violations.append(f"{node}: the ledger's totals are not those of its assignments")
-        for what, sums in (("holds", held), ("is promised", promised)):
-            if not sums.resources.fits_in(ledger.allocatable):
-                violations.append(f"{node} {what} {sums.resources} of {ledger.allocatable}")
-            ports = Counter(sums.host_ports)
-            if ports and max(ports.values()) > 1:
-                violations.append(f"{node} {what} a host port twice: {ports.most_common(1)}")
-    return violations
-
-
-def check_one_place(assignments: Assignments) -> list[str]:
-    places: dict[InstanceId, NodeName] = {}
-    violations = []
-    for assignment in assignments.values():
-        for instance in instances_of(assignment):
-            if instance.state in LIVE:
-                if instance.instance in places:
-                    others = f"{places[instance.instance]} and {instance.node}"
-                    violations.append(f"{instance.instance} is assigned to {others}")
-                places[instance.instance] = instance.node
-    return violations
+from ozymandias.ports import KV
+from ozymandias.sim.truth import LIVE, Truth
+from ozymandias.store import keys
 
 
 def check_schedule(kvs: Mapping[bytes, KV]) -> list[str]:
-    """Everything about promises, at one revision."""
-    assignments = read_assignments(kvs)
-    return check_capacity(read_ledgers(kvs), assignments) + check_one_place(assignments)
+    """Everything about promises, at one revision, from nothing but the keys."""
+    truth = Truth.of(kvs)
+    jobs = {job for own in truth.assignments.values() for job in own}
+    return check_capacity(truth, truth.ledgers) + check_one_place(truth, jobs)
 
 
-def check_names(kvs: Mapping[bytes, KV]) -> list[str]:
-    """Every DNS record stands beside a status that says healthy, at the same address."""
-    healthy = {
-        status.address
-        for key, kv in kvs.items()
-        if key.startswith(keys.STATUS)
-        for status in codec.decode_statuses(kv.value).values()
-        if status.healthy
-    }
+def check_capacity(truth: Truth, nodes: Iterable[NodeName]) -> list[str]:
+    found = []
+    for node in sorted(nodes):
+        ledger = truth.ledgers.get(node)
+        assignments = truth.assignments.get(node, {})
+        if ledger is None:
+            found += [f"S1 {node} has assignments and no ledger"] if assignments else []
+            continue
+        held, promised = totals(assignments.values())
+        if (held, promised) != (ledger.held, ledger.promised):
+            found.append(f"S1 {node}: the ledger's totals are not those of its assignments")
+        for what, sums in (("holds", held), ("is promised", promised)):
+            if not sums.resources.fits_in(ledger.allocatable):
+                found.append(f"S1 {node} {what} {sums.resources} of {ledger.allocatable}")
+            ports = Counter(sums.host_ports)
+            if ports and max(ports.values()) > 1:
+                port, _ = ports.most_common(1)[0]
+                found.append(f"S16 {node} {what} host port {port} twice")
+    return found
+
+
+def check_one_place(truth: Truth, jobs: Iterable[JobKey]) -> list[str]:
+    wanted = set(jobs)
+    places: dict[InstanceId, NodeName] = {}
+    found = []
+    for node, own in truth.assignments.items():
+        for job in wanted & own.keys():
+            for instance in instances_of(own[job]):
+                if instance.state not in LIVE:
+                    continue
+                if instance.instance in places:
+                    others = f"{places[instance.instance]} and {node}"
+                    found.append(f"S2 {instance.instance} is assigned to {others}")
+                places[instance.instance] = node
+    return found
+
+
+def check_whole(truth: Truth, job: JobKey, before: JobHead | None) -> list[str]:
+    """A new job, and one scaled up, is placed in the revision that says so."""
+    after = truth.heads.get(job)
+    if after is None or after.deleting:
+        return []
+    is_scaled_up = before is not None and (
+        before.uid == after.uid and before.version == after.version and before.wanted < after.wanted
+    )
+    if before is not None and not is_scaled_up:
+        return []
+    live = len(truth.live(job))
+    return [f"S6 {job} wants {after.wanted} and has {live}"] if live < after.wanted else []
+
+
+def check_names(truth: Truth, jobs: Iterable[JobKey]) -> list[str]:
+    found = []
+    for job in sorted(jobs):
+        by_node = truth.statuses.get(job, {})
+        healthy = {
+            (slot, status.address)
+            for statuses in by_node.values()
+            for slot, status in statuses.items()
+            if status.healthy
+        }
+        for key, kv in truth.names.get(job, {}).items():
+            slot, address = key.rsplit(b"/", 1)[-1].decode(), json.loads(kv.value).get("host")
+            if not slot.isdigit() or (int(slot), address) not in healthy:
+                found.append(f"S9 {key.decode()} names {address}, which no healthy status has")
+            if not kv.lease:
+                found.append(f"S9 {key.decode()} would outlive its node: it has no lease")
+        for node in by_node:
+            kv_status = truth.kvs.get(keys.status(node, job))
+            if kv_status and not kv_status.lease:
+                found.append(f"S9 the status of {job} on {node} has no lease")
+    return found
+
+
+def check_forgotten(truth: Truth, node: NodeName) -> list[str]:
+    """A node was declared dead: its statuses went in the same revision."""
+    left = [str(job) for job, by_node in truth.statuses.items() if node in by_node]
+    return [f"S9 {node} was declared dead, and still tells of {', '.join(left)}"] if left else []
+
+
+def check_claims(truth: Truth) -> list[str]:
     return [
-        f"{key.decode()} names {kv.value.decode()}, which no healthy status has"
-        for key, kv in kvs.items()
-        if key.startswith(keys.SKYDNS)
-        and not any(f'"{address}"'.encode() in kv.value for address in healthy)
+        f"S16 {claim} is claimed by {job}, which does not exist"
+        for claim, job in sorted(truth.claims.items())
+        if job not in truth.heads and keys.job(job) not in truth.unreadable
     ]
 
 
 def check_processes(node: NodeName, memory_bytes: int, ledger: Ledger | None) -> list[str]:
-    """What really runs never exceeds what the host may give."""
     if ledger and memory_bytes > ledger.allocatable.memory_bytes:
-        return [f"{node} really runs {memory_bytes} of {ledger.allocatable.memory_bytes} bytes"]
+        limit = ledger.allocatable.memory_bytes
+        return [f"S14 {node} really runs {memory_bytes} of {limit} bytes"]
     return []
 
 
-def check_zombie(kvs: Mapping[bytes, KV], node: NodeName, session: str) -> list[str]:
-    """Who has just changed a schedule must hold its node's record."""
-    record = kvs.get(keys.node(node))
-    if record is None or f'"{session}"'.encode() not in record.value:
-        return [f"a daemon of {node} changed a schedule without holding its record"]
+def check_fence(truth: Truth, node: NodeName, session: str) -> list[str]:
+    """Who has just written must hold its node's record."""
+    presence = truth.presences.get(node)
+    if presence is None or presence.session != session:
+        return [f"S3 a daemon of {node} wrote without holding its record"]
     return []

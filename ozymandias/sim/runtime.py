@@ -6,6 +6,7 @@ that was asked for goes on when the caller is cancelled or gives up.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import Context
 
 from ozymandias.model.job import Container, HealthCheck, HealthKind, PullPolicy
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, Pod, PodId
@@ -63,7 +64,8 @@ class SimRuntime:
         await self._call("stop_container")
         found = self._host.pods.get(pod)
         if found and container in found.containers:
-            await self._until_exited(pod, container, self._host.signal_stop(pod, container))
+            delay = self._host.signal_stop(pod, container, "restart")
+            await self._until_exited(pod, container, delay)
 
     async def stop_pod(self, pod: PodId) -> None:
         await self._call("stop_pod")
@@ -86,8 +88,11 @@ class SimRuntime:
         except RuntimeFailed as error:
             return ProbeResult(healthy=False, reason=str(error))
         if process.state is not ContainerState.RUNNING or found.address != address:
+            self._host.on_event(pod, "failed", address)
             return ProbeResult(healthy=False, reason="connection refused")
         answer = self._host.probe(pod, process.spec, check)
+        is_healthy = answer is None or answer.healthy
+        self._host.on_event(pod, "passed" if is_healthy else "failed", address)
         if answer is not None:
             return answer
         words = {HealthKind.HTTP: "HTTP 200", HealthKind.TCP: "connected"}
@@ -168,7 +173,7 @@ class SimRuntime:
         latency = self._latency()
         if hangs:
             latency += host.random.uniform(0.0, 2 * self._deadline_seconds)
-        loop.call_later(latency, serve)
+        loop.call_later(latency, serve, context=Context())  # the service is not the daemon
         try:
             async with asyncio.timeout(self._deadline_seconds):
                 await done

@@ -1,254 +1,270 @@
-"""A random life of a cluster from one seed: jobs come and go, things break, everything heals.
+"""A random life of a cluster from one seed: jobs come and go, things break, and it must recover.
 
-Two phases. In the first, every few seconds something happens: a submit, a scale, a change, a stop,
-and a fault (a daemon killed, a power cut, a partition, a lease revoked early, etcd without a
-quorum, a compaction, containers that end), while calls are slow, fail, or lose their answers. In
-the second everything is healed, and the cluster has to come to rest: what is wanted and fits runs
-healthy, nothing else runs, names and statuses agree, and nobody writes any more.
+Three phases. Trouble: the steps of the schedule happen at their times, users call the API, and
+whatever is drawn breaks. Recovery: either everything heals, or only a core does and the rest stays
+broken for ever; the cluster has to come to rest: what is wanted and fits runs healthy, nothing
+else runs, names and statuses agree, and nobody writes any more. Drill, in some lives: one more
+node is lost, and what fits must run elsewhere in time.
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ozymandias.daemon.scheduling import propose
-from ozymandias.model.instance import InstanceId
-from ozymandias.model.job import JobHead, JobKey
-from ozymandias.problems import ProblemError
-from ozymandias.sim import invariants
+from ozymandias.model.job import JobKey
+from ozymandias.model.node import NodeName
+from ozymandias.ports import Listing
+from ozymandias.sim import rest
 from ozymandias.sim.clock import VirtualLoop
-from ozymandias.sim.store import Faults
+from ozymandias.sim.mishaps import IMAGES, Mishaps
+from ozymandias.sim.schedule import USER_STEPS, Options, Schedule, Step, draw
+from ozymandias.sim.trace import HEAL, USER, Entry
+from ozymandias.sim.users import MARK, Call, Users
 from ozymandias.sim.world import Settings, World
-from ozymandias.store import codec, keys
+from ozymandias.store import keys
 
-TROUBLE_SECONDS = 120.0
+JOIN_SECONDS = 30.0  # a node that works again serves again
 CONVERGE_SECONDS = 240.0  # back-off of failed creations and the breaker included
 SETTLE_SECONDS = 25.0  # what hung before the healing has run into its deadline
 REST_SECONDS = 60.0
+PLACE_SECONDS = 5.0  # what is nowhere and fits is placed
+DRILL_SECONDS = 5.0  # beyond the lease, until what was lost runs elsewhere
+FAULTLESS = ("hung", "full")  # broken in a way that keeps the lease alive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     seed: int
+    options: Options
     violations: tuple[str, ...]
-    history: tuple[str, ...]
+    story: tuple[Entry, ...]
+    fingerprint: str
     revisions: int
-    faults: int
+    faults: dict[str, int]
+    calls: int
     seconds: float  # virtual
+
+    @property
+    def invariant(self) -> str:
+        """The name of what was violated first: S7, L2, ..."""
+        return self.violations[0].split(": ", 1)[1].split()[0] if self.violations else ""
 
 
 def run_seed(seed: int) -> Outcome:
     """One life, from its seed alone."""
-    return VirtualLoop(seed).run(_life(seed))
+    return run(draw(seed))
 
 
-async def _life(seed: int) -> Outcome:
-    world = World(seed)
-    dice = world.dice
-    world = World(seed, Settings(nodes=dice.randint(2, 5), breaker_seconds=dice.choice([15, 60])))
-    life = Life(world)
+def run(schedule: Schedule, *, keeps_story: bool = False) -> Outcome:
+    return VirtualLoop(schedule.seed).run(_life(schedule, keeps_story))
+
+
+async def _life(schedule: Schedule, keeps_story: bool) -> Outcome:
+    options = schedule.options
+    world = World(
+        schedule.seed,
+        Settings(
+            nodes=options.nodes,
+            lease_ttl_seconds=options.lease_ttl_seconds,
+            breaker_seconds=options.breaker_seconds,
+            drift=options.drift,
+        ),
+    )
+    life = Life(world, schedule)
     async with world.running():
-        await life.trouble()
-        await life.heal()
-        await life.come_to_rest()
+        await life.live()
     return Outcome(
-        seed=seed,
+        seed=schedule.seed,
+        options=options,
         violations=tuple(str(v) for v in world.violations),
-        history=tuple(world.history),
+        story=world.trace.story() if world.violations or keeps_story else (),
+        fingerprint=world.trace.fingerprint,
         revisions=world.etcd.revision,
-        faults=life.faults,
+        faults=life.mishaps.counts,
+        calls=len(life.users.calls),
         seconds=world.loop.time(),
     )
 
 
 class Life:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, schedule: Schedule) -> None:
         self.world = world
-        self.dice = world.dice
-        self.faults = 0
-        self._is_odd = world.dice.random() < 0.8  # some lives have perfect networks
-        self._versions = 0
+        self.schedule = schedule
+        self.mishaps = Mishaps(world)
+        self.users = Users(world.truth, lambda text: world.say(text, "users", USER), world.violate)
+        world.witness.on_head.append(self.users.head_changed)
+        self.core: set[NodeName] = set(world.machines)
+        self._dice = random.Random(f"life {schedule.seed}")
+        self._placeable_since: float | None = None
 
-    # Phase one ----------------------------------------------------------------------------------
+    async def live(self) -> None:
+        async with asyncio.TaskGroup() as calls:
+            await self._trouble(calls)
+        for phase in (self._heal, self._come_to_rest, self._drill):
+            if self.world.violations:
+                return
+            await phase()
 
-    async def trouble(self) -> None:
-        end = self.world.loop.time() + TROUBLE_SECONDS
-        while self.world.loop.time() < end and not self.world.violations:
-            self._shake()
-            step = self.dice.choices(
-                (self._submit, self._scale, self._stop, self._break), (4, 2, 1, 5)
-            )[0]
-            await step()
-            await asyncio.sleep(self.dice.expovariate(1 / 4.0))
+    # Trouble ------------------------------------------------------------------------------------
 
-    def _shake(self) -> None:
-        """The weather: how slow and unreliable calls are for now."""
-        for machine in self.world.machines.values():
-            if machine.store and self._is_odd:
-                slow = self.dice.choice([0.0, 0.02, 0.3])
-                machine.store.faults = Faults(
-                    latency=(0.0, slow),
-                    watch_lag=(0.0, slow * 3),
-                    unavailable=self.dice.choice([0.0, 0.0, 0.05]),
-                    ambiguous=self.dice.choice([0.0, 0.1, 0.3]),
-                )
-            faults = machine.host.faults
-            faults.fail_rate = self.dice.choice([0.0, 0.0, 0.1]) if self._is_odd else 0.0
-            faults.hang_rate = self.dice.choice([0.0, 0.0, 0.02]) if self._is_odd else 0.0
+    async def _trouble(self, calls: asyncio.TaskGroup) -> None:
+        world = self.world
+        for step in self.schedule.steps:
+            if world.violations:
+                return
+            await asyncio.sleep(max(0.0, step.at - world.loop.time()))
+            if step.kind in USER_STEPS:
+                calls.create_task(self._use(step))
+            else:
+                await self.mishaps.happen(step)
+            if step.index % 4 == 0:
+                self._check_mirrors(step.dice(self.schedule.seed))
+        end = self.schedule.options.trouble_seconds
+        await asyncio.sleep(max(0.0, end - world.loop.time()))
 
-    async def _ask(self, what: str, call: Callable[..., Awaitable[object]], *args: object) -> None:
-        """An API call by an impatient user: any problem will do, a bug will not."""
-        try:
-            async with asyncio.timeout(20):
-                await call(*args)
-            self.world.say(what)
-        except ProblemError as error:
-            self.world.say(f"{what}: {error.problem.kind.slug}")
-        except TimeoutError:
-            self.world.say(f"{what}: gave up waiting")
-
-    async def _submit(self) -> None:
-        operations = self.world.operations()
-        if operations is None:
+    async def _use(self, step: Step) -> None:
+        dice = step.dice(self.schedule.seed)
+        key = keys.job_key("default", f"job-{dice.randint(1, 5)}")
+        call, request = self._request(step, key, dice)
+        operations = self.world.operations(dice)
+        if operations is None or (step.kind != "submit" and self._is_pointless(step.kind, key)):
             return
-        self._versions += 1
-        name = f"job-{self.dice.randint(1, 5)}"
-        memory = self.dice.choice(["256M", "1G", "3G"])
-        count = self.dice.randint(1, 6)
-        port = self.dice.choice(["", "", ", {host: 8080, container: 9000}"])
+        await self.users.ask(call, lambda: request(operations))
+        if call.state == "unknown" and dice.random() < 0.5:
+            await asyncio.sleep(dice.uniform(0.1, 5))
+            if operations := self.world.operations(dice):
+                await self.users.ask(call, lambda: request(operations))
+
+    def _is_pointless(self, kind: str, key: JobKey) -> bool:
+        """Two calls that ask for the very same could not be told apart."""
+        return key not in self.world.truth.heads or self.users.is_asked(kind, key)
+
+    def _request(
+        self, step: Step, key: JobKey, dice: random.Random
+    ) -> tuple[Call, Callable[..., Awaitable[dict[str, object]]]]:
+        match step.kind:
+            case "scale":
+                count = dice.randint(0, 8)
+                call = Call(kind="scale", key=key, wanted=count)
+                return call, lambda operations: operations.scale(key, count)
+            case "stop":
+                return Call(kind="stop", key=key), lambda operations: operations.stop(key)
+            case "restart":
+                return Call(kind="restart", key=key), lambda operations: operations.restart(key)
+        text, count = self._job_file(step, key, dice)
+        call = Call(kind="submit", key=key, wanted=count, mark=str(step.index))
+        return call, lambda operations: operations.submit(text)
+
+    def _job_file(self, step: Step, key: JobKey, dice: random.Random) -> tuple[bytes, int]:
+        options = self.schedule.options
+        image = dice.choice(IMAGES) if options.has_odd_jobs and dice.random() < 0.5 else IMAGES[0]
+        memory = dice.choice(["128M", "256M", "1G", "3G"])
+        port = dice.choice(["", "", ", {host: 8080, container: 9000}"])
+        count = dice.choice([1, 2, 4, 6, 10] if memory == "128M" else [1, 2, 3, 4])
         text = (
-            f"name: {name}\nnumInstances: {count}\ncontainers:\n  app:\n    image: image\n"
+            f"name: {key.name}\nnumInstances: {count}\ncontainers:\n  app:\n    image: {image}\n"
             f"    memory: {memory}\n    ports: ['80:8000'{port}]\n"
-            f"    environment: {{VERSION: '{self._versions}'}}\n"
-            "    stop_grace_period: 2\n"
-            "    healthcheck: {type: http, port: 8000, interval: 2}\n"
+            f"    environment: {{{MARK}: '{step.index}'}}\n    stop_grace_period: 2\n"
+            f"    healthcheck: {{type: http, port: 8000, interval: {dice.choice([2, 5, 10])}}}\n"
         )
-        what = f"submit {name}: {count} of {memory}"
-        await self._ask(what, operations.submit, text.encode())
+        return text.encode(), count
 
-    async def _scale(self) -> None:
-        operations, heads = self.world.operations(), self.heads()
-        if operations and heads:
-            key = self.dice.choice(sorted(heads))
-            count = self.dice.randint(0, 8)
-            await self._ask(f"scale {key} to {count}", operations.scale, key, count)
+    def _check_mirrors(self, dice: random.Random) -> None:
+        """One daemon's copy of the cluster is compared with the store it is a copy of."""
+        daemons = [d for d in self.world.ready() if d.mirror.is_ready]
+        if not daemons:
+            return
+        mirror = dice.choice(daemons).mirror
+        etcd = self.world.etcd
+        if mirror.revision < max(etcd.compacted, etcd.revision - 50):
+            return  # too far behind to be looked up cheaply
+        kvs = etcd.select(keys.ROOT, keys.prefix_end(keys.ROOT), mirror.revision)
+        for what in rest.check_mirror(mirror, Listing(mirror.revision, kvs)):
+            self.world.violate(what)
 
-    async def _stop(self) -> None:
-        operations, heads = self.world.operations(), self.heads()
-        if operations and heads:
-            key = self.dice.choice(sorted(heads))
-            await self._ask(f"stop {key}", operations.stop, key)
+    # Recovery -----------------------------------------------------------------------------------
 
-    async def _break(self) -> None:
-        world, dice = self.world, self.dice
-        name = dice.choice(sorted(world.machines))
-        machine = world.machines[name]
-        self.faults += 1
-        match dice.choice(("kill", "power", "partition", "lease", "quorum", "compact", "exit")):
-            case "kill":
-                await world.kill(name)
-                world.loop.call_later(dice.uniform(0.1, 20), world.start, name)
-            case "power" if machine.host.is_up:
-                await world.power_cut(name)
-                world.loop.call_later(dice.uniform(1, 40), world.boot, name)
-            case "partition" if not machine.is_partitioned:
-                world.partition(name)
-                world.loop.call_later(dice.uniform(1, 30), world.heal, name)
-            case "lease":
-                world.lose_lease(name)
-            case "quorum" if not world.etcd.is_paused:
-                world.say("etcd: quorum lost")
-                world.etcd.pause()
-                world.loop.call_later(dice.uniform(0.5, 20), self._resume)
-            case "compact" if world.etcd.compacted < world.etcd.revision:
-                world.etcd.compact(world.etcd.revision)
-            case "exit" if running := sorted(machine.host.running()):
-                world.say(f"{name}: a container of {running[0].name} ends")
-                machine.host.exit_container(dice.choice(running), "app", is_oom=dice.random() < 0.3)
-            case _:
-                self.faults -= 1
-
-    def _resume(self) -> None:
-        if self.world.etcd.is_paused:
-            self.world.say("etcd: quorum again")
-            self.world.etcd.resume()
-
-    # Phase two ----------------------------------------------------------------------------------
-
-    async def heal(self) -> None:
+    async def _heal(self) -> None:
         world = self.world
-        world.say("everything heals")
-        self._is_odd = False
-        self._resume()
-        await asyncio.sleep(45)  # what was scheduled to come back has come back
-        self._shake()
-        for name, machine in world.machines.items():
-            if not machine.host.is_up:
-                world.boot(name)
-            world.start(name)
-            world.heal(name)
-            if machine.store:
-                machine.store.faults = Faults()
+        await self.mishaps.calm_down()
+        names = sorted(world.machines)
+        if self.schedule.options.does_core_only:
+            size = self._dice.randint(len(names) // 2 + 1, len(names) - 1)
+            self.core = set(self._dice.sample(names, size))
+        world.say(f"heals: {' '.join(sorted(self.core))}", "", HEAL)
+        for name in names:
+            if name in self.core:
+                self.mishaps.heal(name)
+            else:
+                await self.mishaps.break_for_ever(name, self._dice)
+        await world.until(self._is_joined, JOIN_SECONDS, "every node that works has a session (L5)")
 
-    async def come_to_rest(self) -> None:
+    def _is_joined(self) -> bool:
+        machines = (self.world.machines[name] for name in self.core)
+        return all(m.daemon and m.daemon.membership.valid() for m in machines)
+
+    async def _come_to_rest(self) -> None:
         world = self.world
-        if world.violations or not await world.until(
-            self.is_converged, CONVERGE_SECONDS, "actual = wanted"
-        ):
-            for line in self.differences():
+        if not await world.until(self._is_converged, CONVERGE_SECONDS, "actual = wanted", 0.5):
+            for line in self._differences():
                 world.say(f"  {line}")
             return
         await asyncio.sleep(SETTLE_SECONDS)
-        before = world.etcd.revision
+        before, scheduled = world.etcd.revision, world.witness.schedule_revisions
         await asyncio.sleep(REST_SECONDS)
-        if world.etcd.revision != before:
+        is_whole = not self.schedule.options.does_core_only
+        if is_whole and world.etcd.revision != before:
             wrote = [e.kv.key.decode() for e in world.etcd.events(b"", before + 1)][:5]
-            world.violate(f"not at rest: {world.etcd.revision - before} revisions, such as {wrote}")
+            world.violate(f"L2 not at rest: {world.etcd.revision - before} revisions: {wrote}")
+        elif world.witness.schedule_revisions != scheduled:
+            world.violate("L2 not at rest: schedules are still changed")
+        if differences := self._differences():
+            world.violate(f"L2 did not stay at rest: {differences[0]}")
+        self._check_mirrors(self._dice)
+        leases, alive = world.etcd.lease_count, len(world.truth.presences)
+        if is_whole and leases > 2 * alive:
+            world.violate(f"L6 {leases} leases for {alive} nodes")
 
-    def heads(self) -> dict[JobKey, JobHead]:
-        return {
-            keys.job_key(*keys.parts(key, keys.JOBS)): codec.decode(JobHead, kv.value)
-            for key, kv in self.world.etcd.snapshot_kvs().items()
-            if key.startswith(keys.JOBS)
-        }
-
-    def is_converged(self) -> bool:
-        return not self.differences()
-
-    def differences(self) -> list[str]:
-        """Everything that is not as it should be at rest, in words."""
+    def _differences(self) -> list[str]:
         world = self.world
-        kvs = world.etcd.snapshot_kvs()
-        found: list[str] = []
-        assigned, heads = world.assigned(), self.heads()
-        for key, head in heads.items():
-            slots = [i for i in assigned if i.job == key]
-            if head.deleting:
-                found.append(f"{key} is still there though it was stopped")
-            if len(slots) > head.wanted:
-                found.append(f"{key} has {len(slots)} instances of {head.wanted}")
-        found += self._proposals()
-        healthy = world.healthy()
-        found += [f"{i} is not healthy" for i in assigned if i not in healthy]
-        found += [f"{i} is healthy and not assigned" for i in healthy if i not in assigned]
-        assignments = invariants.read_assignments(kvs).values()
-        if any(g.state != "running" for a in assignments for g in a.groups):
-            found.append("something is still waiting or stopping")
-        wanted = {(node, instance) for instance, node in assigned.items()}
-        really = {
-            (name, InstanceId(pod.key, pod.slot))
-            for name, machine in world.machines.items()
-            for pod in machine.host.pods
-        }
-        found += [f"{i} is not running on {n}" for n, i in sorted(wanted - really)]
-        found += [f"{i} runs on {n} and should not" for n, i in sorted(really - wanted)]
-        records = sum(key.startswith(keys.SKYDNS) for key in kvs)
-        if records < len(healthy):
-            found.append(f"{records} DNS records for {len(healthy)} healthy instances")
-        return found
+        pods = {name: frozenset(m.host.pods) for name, m in world.machines.items()}
+        return rest.differences(world.truth, pods, self.core) + self._proposals()
+
+    def _is_converged(self) -> bool:
+        """Looked at from time to time; what could be placed must not stay so for long."""
+        now = self.world.loop.time()
+        if rest.placeable(self.world.truth, self.core):
+            self._placeable_since = self._placeable_since or now
+            if now - self._placeable_since > PLACE_SECONDS:
+                what = rest.placeable(self.world.truth, self.core)[0]
+                self.world.violate(f"L3 for {PLACE_SECONDS:g} s: {what}")
+                return True
+        else:
+            self._placeable_since = None
+        return not self._differences()
 
     def _proposals(self) -> list[str]:
         """What the scheduler itself would still do: at rest, nothing."""
-        daemons = [m.daemon for m in self.world.machines.values() if m.daemon]
-        proposals = (propose(d.mirror.snapshot(), frozenset()) for d in daemons)
+        daemons = [self.world.machines[name].daemon for name in sorted(self.core)]
+        proposals = (propose(d.mirror.snapshot(), frozenset()) for d in daemons if d)
         return [f"{p.what} is still to be done" for p in proposals if p]
+
+    # Drill --------------------------------------------------------------------------------------
+
+    async def _drill(self) -> None:
+        """One node is lost: within its lease and five seconds, what fits runs elsewhere (L1)."""
+        world = self.world
+        if not self.schedule.options.does_drill:
+            return
+        name = self._dice.choice(sorted(world.machines))
+        lost = len(list(world.truth.pods_of(name)))
+        started = world.loop.time()
+        await world.power_cut(name)
+        self.core.discard(name)
+        limit = world.settings.lease_ttl_seconds + DRILL_SECONDS
+        while self._differences() and world.loop.time() < started + limit:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+        if differences := self._differences():
+            world.violate(f"L1 {limit:g} s after {name} with {lost} was lost: {differences[0]}")

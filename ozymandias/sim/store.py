@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Never, TypeVar
 
 from ozymandias.ports import (
@@ -37,13 +39,22 @@ from ozymandias.ports import (
 from ozymandias.sim.etcd import SimEtcd
 from ozymandias.store.keys import prefix_end
 
-__all__ = ["Faults", "SimEtcd", "SimStore"]
+__all__ = ["Cut", "Faults", "SimEtcd", "SimStore"]
 
 T = TypeVar("T")
 
 KEEP_ALIVE_ATTEMPT_SECONDS = 2.0
 BACK_OFF_SECONDS = 0.2
 TICK_SECONDS = 0.001  # a shorter sleep may be lost in rounding, and time would stand still
+
+
+class Cut(StrEnum):
+    """Which way the line to the server is cut."""
+
+    NONE = ""
+    BOTH = "both ways"
+    ANSWERS = "answers"  # requests arrive and are carried out, nothing comes back
+    REQUESTS = "requests"  # nothing is carried out; what a watch sends still arrives
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,27 +78,45 @@ class SimStore:
         self._dice = random.Random(f"store {seed}")
         self._generation = server.generation
         self._is_closed = False
-        self._is_cut = False
+        self._cut = Cut.NONE
+        self._is_stuck = False
         self._healed = asyncio.Event()
 
     # The network between this client and the server ---------------------------------------------
 
-    def partition(self) -> None:
-        """From now on this client reaches nobody; answers under way are lost."""
-        self._is_cut = True
-        self._healed.clear()
+    def partition(self, cut: Cut = Cut.BOTH) -> None:
+        """From now on this client reaches nobody, or hears nobody, or both."""
+        self._cut = cut
+        self._wake()
 
     def heal(self) -> None:
-        self._is_cut = False
-        self._healed.set()
+        self._cut = Cut.NONE
+        self._wake()
+
+    def stick(self, is_stuck: bool = True) -> None:
+        """Watches say nothing and do not fail; calls are answered."""
+        self._is_stuck = is_stuck
+        self._wake()
 
     @property
     def is_partitioned(self) -> bool:
-        return self._is_cut
+        return self._cut is not Cut.NONE
 
-    async def _reachable(self) -> None:
-        while self._is_cut or self._server.is_paused:
-            await (self._healed.wait() if self._is_cut else self._server.news())
+    @property
+    def is_stuck(self) -> bool:
+        return self._is_stuck
+
+    def _wake(self) -> None:
+        self._healed.set()
+        self._healed = asyncio.Event()
+
+    async def _sendable(self) -> None:
+        while (cut := self._cut in (Cut.BOTH, Cut.REQUESTS)) or self._server.is_paused:
+            await (self._healed.wait() if cut else self._server.news())
+
+    async def _audible(self) -> None:
+        while (cut := self._cut in (Cut.BOTH, Cut.ANSWERS)) or self._server.is_paused:
+            await (self._healed.wait() if cut else self._server.news())
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._dice.uniform(*self.faults.latency))
@@ -104,14 +133,16 @@ class SimStore:
             async with asyncio.timeout(self.faults.timeout):
                 while True:
                     await self._travel()
-                    await self._reachable()
+                    await self._sendable()
                     self._notice_restored_backup()
                     is_sent = True
                     if write and self._dice.random() < self.faults.ambiguous:
                         await self._lose_answer(apply)
                     answer = apply()
                     await self._travel()
-                    if not self._is_cut:
+                    if self._cut is Cut.ANSWERS:
+                        await self._audible()  # it is sent again until it arrives
+                    if self._cut is not Cut.BOTH:
                         return answer
                     if write:
                         raise Ambiguous("the answer was lost")
@@ -123,7 +154,7 @@ class SimStore:
     async def _lose_answer(self, apply: Callable[[], object]) -> Never:
         def apply_unseen() -> None:
             if self._server.is_paused:
-                asyncio.get_running_loop().call_later(BACK_OFF_SECONDS, apply_unseen)
+                _server_side(BACK_OFF_SECONDS, apply_unseen)
             else:
                 with contextlib.suppress(StoreError):
                     apply()
@@ -133,7 +164,7 @@ class SimStore:
             apply_unseen()
         elif fate == "later":
             delay = self._dice.uniform(0.0, self.faults.timeout)
-            asyncio.get_running_loop().call_later(delay, apply_unseen)
+            _server_side(delay, apply_unseen)
         await asyncio.sleep(self._dice.uniform(0.0, min(2.0, self.faults.timeout / 2)))
         raise Ambiguous("the answer was lost")
 
@@ -145,7 +176,7 @@ class SimStore:
     # The port -----------------------------------------------------------------------------------
 
     async def get(self, key: bytes, *, stale_ok: bool = False) -> KV | None:
-        if stale_ok and not self._is_cut and not self._is_closed:
+        if stale_ok and not self._cut and not self._is_closed:
             await self._travel()  # a member without a leader answers too
             return self._server.get(key)
         return await self._call(lambda: self._server.get(key))
@@ -173,7 +204,10 @@ class SimStore:
             raise ValueError("a watch starts at revision 1 or later")
         position = revision
         while True:
-            await self._reachable()
+            await self._audible()
+            if self._is_stuck:
+                await self._healed.wait()
+                continue
             if self._server.revision < position - 1:
                 self._generation = self._server.generation
                 raise ClusterChanged("the revision went back")
@@ -181,7 +215,8 @@ class SimStore:
                 await self._server.news()
                 continue
             await asyncio.sleep(self._dice.uniform(*self.faults.watch_lag))
-            if self._is_cut or self._server.is_paused or self._server.revision < position:
+            is_silent = self._cut in (Cut.BOTH, Cut.ANSWERS) or self._is_stuck
+            if is_silent or self._server.is_paused or self._server.revision < position:
                 continue
             events = self._server.events(prefix, position)
             position = self._server.revision + 1
@@ -236,10 +271,10 @@ class SimStore:
         try:
             async with asyncio.timeout(attempt):
                 await self._travel()
-                await self._reachable()
+                await self._sendable()
                 ttl = self._server.refresh(lease.id)
                 await self._travel()
-                await self._reachable()
+                await self._audible()
                 return ttl
         except TimeoutError:
             return None
@@ -255,6 +290,11 @@ class SimStore:
 
     async def aclose(self) -> None:
         self._is_closed = True
+
+
+def _server_side(delay: float, work: Callable[[], None]) -> None:
+    """Later, whatever becomes of the daemon that asked."""
+    asyncio.get_running_loop().call_later(delay, work, context=Context())
 
 
 def _writes(ops: Sequence[Op]) -> bool:

@@ -1,16 +1,17 @@
 """A whole cluster in one process: production daemons on simulated hosts around a simulated etcd.
 
-Build it, break it, heal it, and look whether what must hold holds. After every revision of the
-store the invariants are checked from ground truth; violations are collected with the time and
-the revision. `World.history` is a readable account of what was done to the cluster.
+Build it, break it, heal it, and look whether what must hold holds. A witness is told of every
+revision of the store and of everything done to pods, and checks what must hold from that alone;
+violations are collected with the time and the revision. `World.trace` is an account of it all.
 
 Must run on a VirtualLoop: everything happens in virtual time and replays exactly from its seed.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,17 +19,21 @@ from ozymandias.api.access import Document, Sink
 from ozymandias.core.routes import Names
 from ozymandias.daemon.daemon import Daemon, Ports
 from ozymandias.daemon.membership import Identity
-from ozymandias.model.instance import InstanceId, SlotState, instances_of
+from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.node import NodeName, Resources
 from ozymandias.model.pod import PodId
 from ozymandias.ports import Compare, Event, Op, TxnResult
 from ozymandias.problems import NODE_UNREACHABLE, ProblemError
 from ozymandias.sim import invariants
-from ozymandias.sim.clock import SimClock
+from ozymandias.sim import trace as traces
+from ozymandias.sim.clock import MACHINE, SimClock, VirtualLoop
 from ozymandias.sim.etcd import SimEtcd
 from ozymandias.sim.runtime import SimHost, SimRuntime
-from ozymandias.sim.store import SimStore
-from ozymandias.store import codec, keys
+from ozymandias.sim.store import Cut, Faults, SimStore
+from ozymandias.sim.trace import Trace
+from ozymandias.sim.truth import Truth
+from ozymandias.sim.witness import Rules, Witness
+from ozymandias.store import keys
 
 GIB = 2**30
 RESTART_SECONDS = 1.0  # after which a daemon that ended by itself is started again
@@ -52,9 +57,11 @@ class NamedServer:
     ) -> TxnResult:
         self._world.acting = (self._node, self._session[0])
         try:
-            return self._server.txn(compare, then, otherwise)
+            result = self._server.txn(compare, then, otherwise)
         finally:
             self._world.acting = None
+        self._world.lost_races += not result.succeeded
+        return result
 
 
 class NoPeers:
@@ -71,14 +78,22 @@ class NoPeers:
 class Machine:
     """One host, and the daemon process on it while there is one."""
 
-    name: NodeName
+    name: NodeName  # of the node
+    label: str  # of the machine: another one may have taken the node's name
+    number: int
     host: SimHost
     clock: SimClock
+    faults: Faults = field(default_factory=Faults)  # of its line to the store
+    cut: Cut = Cut.NONE
+    is_stuck: bool = False
     store: SimStore | None = None
     daemon: Daemon | None = None
     task: asyncio.Task[None] | None = None
-    is_partitioned: bool = False
     starts: int = 0
+
+    @property
+    def is_partitioned(self) -> bool:
+        return self.cut is not Cut.NONE
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,28 +113,44 @@ class Settings:
     disk_bytes: int = 20 * GIB
     lease_ttl_seconds: int = 6
     breaker_seconds: float = 60.0
+    drift: float = 0.0
     names: Names = field(default_factory=Names)
 
 
 class World:
     def __init__(self, seed: int, settings: Settings | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.loop = loop
         self.seed = seed
         self.settings = settings or Settings()
         self.dice = random.Random(f"world {seed}")
-        self.loop = asyncio.get_running_loop()
-        self.etcd = SimEtcd(seed)
-        self.etcd.on_commit.append(self._check)
-        self.acting: tuple[NodeName, str] | None = None
+        self.trace = Trace()
         self.violations: list[Violation] = []
-        self.history: list[str] = []
-        self.schedule_revisions = 0
+        self.lost_races = 0
+        self.acting: tuple[NodeName, str] | None = None
+        rules = Rules(
+            lease_ttl_seconds=self.settings.lease_ttl_seconds,
+            breaker_seconds=self.settings.breaker_seconds,
+        )
+        self.witness = Witness(rules, loop.time, self.violate)
+        self.witness.is_lagging = self._is_lagging
+        self.etcd = SimEtcd(seed)
+        self.etcd.on_commit.append(self._on_commit)
         self.machines: dict[NodeName, Machine] = {}
         self._group: asyncio.TaskGroup | None = None
         for number in range(1, self.settings.nodes + 1):
             name = NodeName(f"n{number}")
-            clock = SimClock(self.loop, seed * 1000 + number, boot_offset=number * 1000.0)
-            host = SimHost(seed=seed * 1000 + number, subnet=f"10.200.{number}", wall=clock.wall)
-            self.machines[name] = Machine(name=name, host=host, clock=clock)
+            self.machines[name] = self.make_machine(name, name, number)
+
+    def make_machine(self, name: NodeName, label: str, number: int) -> Machine:
+        seed = self.seed * 1000 + number
+        drift = self.dice.uniform(-1, 1) * self.settings.drift
+        clock = SimClock(self.loop, seed, boot_offset=number * 1000.0, drift=drift)
+        host = SimHost(seed=seed, subnet=f"10.200.{number}", wall=clock.wall)
+        machine = Machine(name=name, label=label, number=number, host=host, clock=clock)
+        host.on_event = lambda pod, what, address: self._on_pod(machine, pod, what, address)
+        return machine
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["World"]:
@@ -131,20 +162,35 @@ class World:
             try:
                 yield self
             finally:
+                for task in tuple(group._tasks):
+                    task.cancel()
                 for machine in self.machines.values():
-                    if machine.task:
-                        machine.task.cancel()
+                    self.loop.thaw(machine.label)
 
     # Making and breaking ------------------------------------------------------------------------
 
-    def say(self, text: str) -> None:
-        self.history.append(f"{self.loop.time():9.3f}  {text}")
+    def say(self, text: str, lane: str = "", kind: str = traces.NOTE) -> None:
+        self.trace.add(self.loop.time(), lane, kind, text)
+
+    @property
+    def history(self) -> list[str]:
+        return [str(entry) for entry in self.trace.story()]
+
+    @property
+    def truth(self) -> Truth:
+        return self.witness.truth
 
     def start(self, name: NodeName) -> None:
         """Start the daemon of a machine that is up, as its service manager would."""
-        machine = self.machines[name]
+        self.start_machine(self.machines[name])
+
+    def start_machine(self, machine: Machine) -> None:
         if machine.task is None and machine.host.is_up and self._group:
-            machine.task = self._group.create_task(self._supervise(machine), name=f"daemon {name}")
+            context = copy_context()
+            context.run(MACHINE.set, machine.label)
+            machine.task = self._group.create_task(
+                self._supervise(machine), name=f"daemon {machine.label}", context=context
+            )
 
     async def _supervise(self, machine: Machine) -> None:
         while True:
@@ -153,149 +199,160 @@ class World:
             except (ProblemError, ExceptionGroup) as error:
                 leaves = _leaves(error)
                 if not all(isinstance(leaf, ProblemError) for leaf in leaves):
-                    self.violate(f"the daemon of {machine.name} hit a bug: {leaves!r}")
-                self.say(f"{machine.name}: the daemon ended: {leaves}")
+                    self.violate(f"S0 the daemon of {machine.label} hit a bug: {leaves!r}")
+                self.say(f"the daemon ended: {leaves}", machine.label)
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _run_daemon(self, machine: Machine) -> None:
         machine.starts += 1
         session = [""]
         server: Any = NamedServer(self.etcd, self, session, machine.name)
-        seed = machine.starts * 1_000_000 + int(machine.name[1:]) + self.seed * 1000
-        machine.store = SimStore(server, machine.clock, seed)
-        if machine.is_partitioned:
-            machine.store.partition()
+        seed = machine.starts * 1_000_000 + machine.number + self.seed * 1000
+        machine.store = SimStore(server, machine.clock, seed, machine.faults)
+        machine.store.partition(machine.cut)
+        machine.store.stick(machine.is_stuck)
         settings = self.settings
         identity = Identity(
             name=machine.name,
-            machine_id=f"machine-{machine.name}",
+            machine_id=f"machine-{machine.label}",
             address=f"{machine.host.subnet}.1",
-            api=f"http://{machine.name}",
+            api=f"http://{machine.label}",
             daemon_version="0",
             capacity=Resources(memory_bytes=settings.memory_bytes, disk_bytes=settings.disk_bytes),
             lease_ttl_seconds=settings.lease_ttl_seconds,
         )
+        ports = Ports(
+            store=machine.store,
+            runtime=SimRuntime(machine.host),
+            clock=machine.clock,
+            peers=NoPeers(),
+        )
         machine.daemon = Daemon(
-            identity,
-            settings.names,
-            Ports(
-                store=machine.store,
-                runtime=SimRuntime(machine.host),
-                clock=machine.clock,
-                peers=NoPeers(),
-            ),
-            breaker_seconds=settings.breaker_seconds,
+            identity, settings.names, ports, breaker_seconds=settings.breaker_seconds
         )
         session[0] = machine.daemon.membership.process_id
         await machine.daemon.run()
 
     async def kill(self, name: NodeName) -> None:
         """kill -9 of the daemon: its pods run on."""
-        machine = self.machines[name]
+        await self.kill_machine(self.machines[name])
+
+    async def kill_machine(self, machine: Machine) -> None:
         if machine.task is not None:
-            self.say(f"{name}: daemon killed")
-            machine.task.cancel()
-            await asyncio.gather(machine.task, return_exceptions=True)
-            machine.task = machine.daemon = machine.store = None
+            self.say("daemon killed", machine.label, traces.FAULT)
+            task, machine.task = machine.task, None
+            task.cancel()
+            self.loop.thaw(machine.label)
+            await asyncio.gather(task, return_exceptions=True)
+            machine.daemon = machine.store = None
 
     async def power_cut(self, name: NodeName) -> None:
-        await self.kill(name)
-        self.say(f"{name}: power cut")
-        self.machines[name].host.power_cut()
+        await self.cut_machine(self.machines[name])
+
+    async def cut_machine(self, machine: Machine) -> None:
+        await self.kill_machine(machine)
+        self.say("power cut", machine.label, traces.FAULT)
+        machine.host.power_cut()
 
     def boot(self, name: NodeName) -> None:
-        self.say(f"{name}: boots")
-        self.machines[name].host.boot()
+        if not self.machines[name].host.is_up:
+            self.say("boots", name, traces.HEAL)
+            self.machines[name].host.boot()
         self.start(name)
 
-    def partition(self, name: NodeName) -> None:
+    def partition(self, name: NodeName, cut: Cut = Cut.BOTH) -> None:
         machine = self.machines[name]
-        self.say(f"{name}: cut off from etcd")
-        machine.is_partitioned = True
+        self.say(f"cut off from etcd: {cut}", name, traces.FAULT)
+        machine.cut = cut
         if machine.store:
-            machine.store.partition()
+            machine.store.partition(cut)
 
     def heal(self, name: NodeName) -> None:
         machine = self.machines[name]
-        self.say(f"{name}: reaches etcd again")
-        machine.is_partitioned = False
+        if machine.cut or machine.is_stuck:
+            self.say("reaches etcd again", name, traces.HEAL)
+        machine.cut, machine.is_stuck = Cut.NONE, False
         if machine.store:
             machine.store.heal()
+            machine.store.stick(False)
 
     def lose_lease(self, name: NodeName) -> None:
         """etcd revokes the lease though the node is well."""
         record = self.etcd.get(keys.node(name))
         if record:
-            self.say(f"{name}: lease revoked early")
+            self.say("lease revoked early", name, traces.FAULT)
             self.etcd.expire(record.lease)
+
+    def set_faults(self, machine: Machine, faults: Faults) -> None:
+        machine.faults = faults
+        if machine.store:
+            machine.store.faults = faults
 
     # Looking ------------------------------------------------------------------------------------
 
     def violate(self, what: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
-            self.say(f"VIOLATION {what}")
+            self.say(f"VIOLATION {what}", "", traces.VIOLATION)
             self.violations.append(
                 Violation(time=self.loop.time(), revision=self.etcd.revision, what=what)
             )
 
-    def _check(self, revision: int, events: list[Event]) -> None:
-        kvs = self.etcd.snapshot_kvs()
-        found: list[str] = []
-        if invariants.is_schedule(events):
-            self.schedule_revisions += 1
-            found += invariants.check_schedule(kvs)
-            if self.acting:
-                found += invariants.check_zombie(kvs, *self.acting)
-        if any(e.kv.key.startswith((keys.STATUS, keys.SKYDNS)) for e in events):
-            found += invariants.check_names(kvs)
-        ledgers = invariants.read_ledgers(kvs)
-        for name, machine in self.machines.items():
-            memory = machine.host.memory_bytes()
-            found += invariants.check_processes(name, memory, ledgers.get(name))
-        for what in found:
-            self.violate(what)
+    def _on_commit(self, revision: int, events: list[Event]) -> None:
+        actor = self.acting[0] if self.acting else ""
+        self.trace.add_revision(self.loop.time(), revision, actor, events)
+        self.witness.commit(revision, events, self.acting)
 
-    def operations(self) -> Any:
-        """The API of some daemon that has a session; None when there is none."""
-        ready = [
+    def _on_pod(self, machine: Machine, pod: PodId, what: str, address: str) -> None:
+        if what not in traces.QUIET_PODS:
+            self.say(f"{pod.name}: {what}", machine.label, traces.POD)
+        self.witness.pod_event(pod, what, address)
+        if what in ("start", "first start"):
+            memory = sum(c.memory_bytes for c in machine.host.pods[pod].pod.containers)
+            is_alone = pod not in machine.host.running()
+            total = machine.host.memory_bytes() + memory * is_alone
+            ledger = self.truth.ledgers.get(machine.name)
+            for violation in invariants.check_processes(machine.name, total, ledger):
+                self.violate(violation)
+
+    def _is_lagging(self, name: NodeName) -> bool:
+        """Whether a node's view of the store may be older than a well daemon's."""
+        machine = self.machines[name]
+        return machine.is_stuck or machine.is_partitioned or machine.faults.watch_lag[1] > 1.0
+
+    def ready(self) -> list[Daemon]:
+        """Daemons with a session, by their own word."""
+        return [
             machine.daemon
             for machine in self.machines.values()
             if machine.daemon and machine.daemon.membership.valid()
         ]
-        return self.dice.choice(ready).operations if ready else None
+
+    def operations(self, dice: random.Random | None = None) -> Any:
+        """The API of some daemon that has a session; None when there is none."""
+        ready = self.ready()
+        return (dice or self.dice).choice(ready).operations if ready else None
 
     def assigned(self, state: SlotState = SlotState.RUNNING) -> dict[InstanceId, NodeName]:
         """Where each instance is assigned, by the store's word."""
-        found = invariants.read_assignments(self.etcd.snapshot_kvs())
-        return {
-            instance.instance: instance.node
-            for assignment in found.values()
-            for instance in instances_of(assignment)
-            if instance.state is state
-        }
+        return {a.instance: a.node for a in self.truth.assigned() if a.state is state}
 
     def healthy(self) -> set[InstanceId]:
         """Instances whose status in the store says healthy."""
-        found = set()
-        for key, kv in self.etcd.snapshot_kvs().items():
-            if key.startswith(keys.STATUS):
-                _, namespace, name = keys.parts(key, keys.STATUS)
-                for slot, status in codec.decode_statuses(kv.value).items():
-                    if status.healthy:
-                        found.add(InstanceId(keys.job_key(namespace, name), slot))
-        return found
+        return self.truth.healthy()
 
     def running_pods(self) -> dict[NodeName, frozenset[PodId]]:
         return {name: machine.host.running() for name, machine in self.machines.items()}
 
-    async def until(self, condition: Any, timeout: float, what: str) -> bool:
+    async def until(
+        self, condition: Callable[[], bool], timeout: float, what: str, every: float = 0.1
+    ) -> bool:
         """Wait in virtual time until a condition holds; a violation when it does not."""
         end = self.loop.time() + timeout
         while not condition():
             if self.loop.time() >= end:
-                self.violate(f"not within {timeout:g} s: {what}")
+                self.violate(f"L2 not within {timeout:g} s: {what}")
                 return False
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(every)
         return True
 
 

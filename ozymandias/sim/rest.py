@@ -1,0 +1,178 @@
+"""What must be so once a cluster has come to rest: liveness, from ground truth (L2, L3, L5, L6).
+
+Only the nodes of the core are asked for: those that work. What is wanted and fits there runs there
+and is healthy, named and told of; nothing else runs; nothing waits that could go on. Placement is
+judged by plain arithmetic on the ledgers, not by the scheduler's own functions.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from ozymandias.core.routes import claims_of
+from ozymandias.model.instance import Assigned, InstanceId, SlotState
+from ozymandias.model.job import JobHead, JobKey
+from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.pod import PodId
+from ozymandias.ports import Listing
+from ozymandias.sim.truth import LIVE, Truth
+from ozymandias.store import keys
+from ozymandias.store.mirror import Mirror
+
+Pods = Mapping[NodeName, AbstractSet[PodId]]  # that run on each host; also those half made
+
+
+def differences(truth: Truth, pods: Pods, core: AbstractSet[NodeName]) -> list[str]:
+    """Everything that is not as it should be at rest, in words."""
+    found: list[str] = []
+    for node, own in sorted(truth.assignments.items()):
+        if own and node not in truth.presences:
+            found.append(f"{node} is gone and still holds {', '.join(map(str, sorted(own)))}")
+    broken = {
+        a.job for a in truth.assigned() if a.node not in core
+    }  # jobs that wait for a node which never comes back
+    for job, head in sorted(truth.heads.items()):
+        found += _job(truth, job, head, job in broken)
+    found += placeable(truth, core)
+    for assigned in truth.assigned():
+        if assigned.node in core:
+            found += _instance(truth, assigned)
+    found += _hosts(truth, pods, core)
+    return found + _strays(truth, core)
+
+
+def _job(truth: Truth, job: JobKey, head: JobHead, is_broken: bool) -> list[str]:
+    if is_broken:
+        return []
+    found = []
+    instances = list(truth.assigned(job))
+    live = [a for a in instances if a.state in LIVE]
+    if head.deleting:
+        found.append(f"{job} is still there though it was stopped")
+    if len(live) > head.wanted:
+        found.append(f"{job} has {len(live)} instances of {head.wanted}")
+    old = [a for a in live if not is_current(a, head)]
+    demand = truth.demand(job)
+    if old and demand and not head.deleting and could_replace(truth, old, demand):
+        found.append(f"{job} has {len(old)} outdated instances that could be replaced")
+    version = truth.versions.get((job, head.version))
+    claims = claims_of(version.job, "localhost") if version and not head.deleting else ()
+    missing = [claim for claim in sorted(claims) if truth.claims.get(claim) != job]
+    return found + [f"{job} does not own {claim}" for claim in missing]
+
+
+def is_current(assigned: Assigned, head: JobHead) -> bool:
+    return (assigned.uid, assigned.version, assigned.generation) == (
+        head.uid,
+        head.version,
+        head.restart,
+    )
+
+
+def placeable(truth: Truth, core: AbstractSet[NodeName]) -> list[str]:
+    """Instances that are wanted, are nowhere, and would fit on a node that takes work (L3)."""
+    found = []
+    for job, head in sorted(truth.heads.items()):
+        demand = truth.demand(job)
+        if head.deleting or demand is None:
+            continue
+        missing = head.wanted - len(truth.live(job))
+        if missing > 0:
+            for node in sorted(core):
+                if takes_work(truth, node) and fits(truth, node, demand):
+                    found.append(f"{missing} of {job} are nowhere, and one would fit on {node}")
+                    break
+    return found
+
+
+def takes_work(truth: Truth, node: NodeName) -> bool:
+    presence, ledger = truth.presences.get(node), truth.ledgers.get(node)
+    if presence is None or ledger is None:
+        return False
+    return not presence.degraded and not ledger.is_cordoned
+
+
+def fits(truth: Truth, node: NodeName, demand: Demand, given: Iterable[Demand] = ()) -> bool:
+    """Whether one more fits, beside what the node holds and promises, less what is given up."""
+    ledger = truth.ledgers[node]
+    gone = list(given)
+    memory = max(ledger.held.resources.memory_bytes, ledger.promised.resources.memory_bytes)
+    disk = max(ledger.held.resources.disk_bytes, ledger.promised.resources.disk_bytes)
+    ports = {*ledger.held.host_ports, *ledger.promised.host_ports}
+    ports -= {port for other in gone for port in other.host_ports}
+    limit = ledger.allocatable
+    return (
+        memory - sum(d.memory_bytes for d in gone) + demand.memory_bytes <= limit.memory_bytes
+        and disk - sum(d.disk_bytes for d in gone) + demand.disk_bytes <= limit.disk_bytes
+        and ports.isdisjoint(demand.host_ports)
+    )
+
+
+def could_replace(truth: Truth, old: Iterable[Assigned], demand: Demand) -> bool:
+    by_node: dict[NodeName, list[Demand]] = {}
+    for assigned in old:
+        by_node.setdefault(assigned.node, []).append(assigned.demand)
+    return any(
+        takes_work(truth, node) and fits(truth, node, demand, given)
+        for node, given in by_node.items()
+    )
+
+
+def _instance(truth: Truth, assigned: Assigned) -> list[str]:
+    name, node = assigned.instance, assigned.node
+    if assigned.state is not SlotState.RUNNING:
+        return [f"{name} is still {assigned.state} on {node}"]
+    status = truth.statuses.get(assigned.job, {}).get(node, {}).get(assigned.slot)
+    if status is None or not status.healthy:
+        why = f"{status.state}: {status.reason}" if status else "no status"
+        return [f"{name} is not healthy on {node} ({why})"]
+    version = truth.versions.get((assigned.job, assigned.version))
+    if version is None or not any(c.ports for c in version.job.containers):
+        return []
+    records = truth.names.get(assigned.job, {})
+    slot = b"/" + str(assigned.slot).encode()
+    named = {
+        json.loads(kv.value).get("host")
+        for key, kv in records.items()
+        if key.endswith(slot) and b"/_tcp/" not in key
+    }
+    return [] if status.address in named else [f"{name} is healthy and has no name"]
+
+
+def _hosts(truth: Truth, pods: Pods, core: AbstractSet[NodeName]) -> list[str]:
+    wanted = {
+        (node, pod)
+        for node in core
+        for pod, state in truth.pods_of(node).items()
+        if state is SlotState.RUNNING
+    }
+    really = {(node, pod) for node in core for pod in pods.get(node, ())}
+    found = [f"{pod.name} is not there" for _, pod in sorted(wanted - really)]
+    return found + [f"{pod.name} should not be there (L6)" for _, pod in sorted(really - wanted)]
+
+
+def _strays(truth: Truth, core: AbstractSet[NodeName]) -> list[str]:
+    """Statuses of what is not assigned (L6)."""
+    assigned = {(a.node, a.instance) for a in truth.assigned()}
+    return [
+        f"{InstanceId(job, slot)} is told of by {node} and not assigned there (L6)"
+        for job, by_node in sorted(truth.statuses.items())
+        for node, statuses in sorted(by_node.items())
+        for slot in statuses
+        if node in core and (node, InstanceId(job, slot)) not in assigned
+    ]
+
+
+def check_mirror(mirror: Mirror, listing: Listing) -> list[str]:
+    """A daemon's copy is the store at the copy's revision (S12)."""
+    fresh = Mirror(None)  # type: ignore[arg-type]
+    for kv in listing.kvs:
+        if kv.key.startswith(keys.ROOT):
+            fresh._apply(kv, deleted=False)
+    fresh._publish(listing.revision)
+    one, other = mirror.snapshot(), fresh.snapshot()
+    return [
+        f"S12 a mirror's {part} at revision {listing.revision} are not the store's"
+        for part in ("nodes", "jobs", "assignments", "statuses", "claims")
+        if getattr(one, part) != getattr(other, part)
+    ]

@@ -1,0 +1,123 @@
+"""What will be done to a cluster in one life, drawn from its seed before the life begins.
+
+Swarm testing: each seed draws its own options (how many nodes, how fast, which kinds of trouble at
+all), because a life with everything at once rarely gets deep into anything. Each step knows its
+time and its kind only; whatever else it needs it draws from its own dice when it happens. So a
+step can be left out and all others still do what they did, which is how a failure is shrunk.
+"""
+
+import random
+from dataclasses import dataclass, replace
+
+SEED_MAX = 2**63
+
+# Users' doings, with their weights.
+USER_STEPS = {"submit": 6, "scale": 3, "stop": 1, "restart": 1}
+
+# Everything that may break, with its weight.
+FAULT_STEPS = {
+    "kill": 3,
+    "power": 2,
+    "power-all": 1,
+    "partition": 2,
+    "deaf": 2,
+    "mute": 1,
+    "stuck-watch": 2,
+    "slow": 2,
+    "weather": 3,
+    "freeze": 2,
+    "suspend": 1,
+    "clock-step": 1,
+    "lease": 2,
+    "leases": 1,
+    "quorum": 2,
+    "compact": 2,
+    "exit": 2,
+    "network": 1,
+    "flap": 1,
+    "hung": 1,
+    "full": 1,
+    "image": 1,
+    "port": 1,
+    "twin": 1,
+    "poison": 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    nodes: int = 3
+    lease_ttl_seconds: int = 6
+    breaker_seconds: float = 60.0
+    trouble_seconds: float = 120.0
+    pace_seconds: float = 3.0  # between two steps, on average
+    user_share: float = 0.5  # of the steps
+    kinds: tuple[str, ...] = ()  # of faults
+    drift: float = 0.0  # how far clocks may be off in rate
+    has_weather: bool = True  # calls are slow, fail, lose their answers
+    has_odd_jobs: bool = True  # jobs that crash, ignore SIGTERM, run out of memory
+    does_core_only: bool = False  # some nodes stay broken for ever
+    does_drill: bool = False  # at rest, one more node is lost
+
+    def __str__(self) -> str:
+        parts = [f"{self.nodes} nodes", f"TTL {self.lease_ttl_seconds} s"]
+        parts += [f"breaker {self.breaker_seconds:g} s", f"a step in {self.pace_seconds:.1f} s"]
+        parts += [f"clocks {self.drift:.0%} off"] if self.drift else []
+        parts += ["only a core heals"] if self.does_core_only else []
+        return ", ".join([*parts, "faults: " + (" ".join(self.kinds) or "none")])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    index: int
+    at: float
+    kind: str
+
+    def dice(self, seed: int) -> random.Random:
+        return random.Random(f"step {seed} {self.index}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    seed: int
+    options: Options
+    steps: tuple[Step, ...]
+
+    def without(self, indexes: set[int]) -> "Schedule":
+        return replace(self, steps=tuple(s for s in self.steps if s.index not in indexes))
+
+
+def draw(seed: int) -> Schedule:
+    dice = random.Random(f"schedule {seed}")
+    options = draw_options(dice)
+    steps: list[Step] = []
+    users, faults = list(USER_STEPS), list(options.kinds)
+    at = 1.0
+    while at < options.trouble_seconds:
+        if not faults or dice.random() < options.user_share:
+            kind = dice.choices(users, [USER_STEPS[k] for k in users])[0]
+        else:
+            kind = dice.choices(faults, [FAULT_STEPS[k] for k in faults])[0]
+        steps.append(Step(len(steps), at, kind))
+        at += dice.expovariate(1 / options.pace_seconds)
+    return Schedule(seed=seed, options=options, steps=tuple(steps))
+
+
+def draw_options(dice: random.Random) -> Options:
+    share = dice.choice([0.15, 0.3, 0.6])
+    nodes = dice.randint(2, 5)
+    does_core_only = nodes >= 3 and dice.random() < 0.3
+    return Options(
+        nodes=nodes,
+        lease_ttl_seconds=dice.choice([6, 6, 10]),
+        breaker_seconds=dice.choice([15.0, 30.0, 60.0]),
+        trouble_seconds=dice.choice([30.0, 60.0, 100.0]),
+        pace_seconds=dice.choice([1.0, 2.0, 4.0]),
+        user_share=dice.choice([0.3, 0.5, 0.7]),
+        kinds=tuple(kind for kind in FAULT_STEPS if dice.random() < share),
+        drift=dice.choice([0.0, 0.0, 0.01]),
+        has_weather=dice.random() < 0.7,
+        has_odd_jobs=dice.random() < 0.5,
+        does_core_only=does_core_only,
+        does_drill=nodes >= 3 and not does_core_only and dice.random() < 0.3,
+    )

@@ -1,0 +1,124 @@
+"""People using the API while things break, and the promise made to them (S5).
+
+Acknowledged is durable, and happened once: every change of a job's head is traced to exactly one
+call that asked for it. A call that was acknowledged with a change has made it; one that was
+refused has made none; one without an answer has made it all or not at all, and asking again is a
+no-op when it had. What nobody asked for does not happen.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ozymandias.model.job import JobHead, JobKey
+from ozymandias.problems import ProblemError
+from ozymandias.sim.truth import Truth
+
+PATIENCE_SECONDS = 20.0
+MARK = "MARK"  # an environment variable that tells submitted versions apart
+# Answers after which the change may have been made all the same.
+UNCERTAIN = frozenset({"outcome-unknown", "store-unavailable"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    kind: str  # submit, scale, stop, restart
+    key: JobKey
+    wanted: int = 0
+    mark: str = ""
+    state: str = "under way"  # then: done, refused, unknown
+    applied: int = 0
+    text: bytes = b""
+
+    def __str__(self) -> str:
+        what = f" to {self.wanted}" if self.kind in ("scale", "submit") else ""
+        return f"{self.kind} {self.key}{what}"
+
+
+class Users:
+    def __init__(
+        self, truth: Truth, say: Callable[[str], None], violate: Callable[[str], None]
+    ) -> None:
+        self._truth = truth
+        self._say = say
+        self._violate = violate
+        self.calls: list[Call] = []
+
+    def is_asked(self, kind: str, key: JobKey) -> bool:
+        """Whether such a call is under way, or its outcome is unknown."""
+        return any(
+            c.kind == kind
+            and c.key == key
+            and not c.applied
+            and c.state in ("under way", "unknown")
+            for c in self.calls
+        )
+
+    async def ask(self, call: Call, request: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+        """Ask once; any problem will do as an answer, a bug will not."""
+        if call not in self.calls:
+            self.calls.append(call)
+        was_unknown = call.state == "unknown"
+        call.state = "under way"
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                document = await request()
+        except ProblemError as error:
+            slug = error.problem.kind.slug
+            self._say(f"{call}: {slug}")
+            call.state = "unknown" if slug in UNCERTAIN or was_unknown else "refused"
+            if call.state == "refused" and call.applied:
+                self._violate(f"S5 {call} was refused ({slug}) and happened all the same")
+        except TimeoutError:
+            call.state = "unknown"
+            self._say(f"{call}: gave up waiting")
+        else:
+            call.state = "done"
+            self._say(f"{call}: done")
+            if document["changed"] and not call.applied:
+                self._violate(f"S5 {call} was acknowledged and never happened")
+
+    def head_changed(
+        self, job: JobKey, before: JobHead | None, after: JobHead | None, revision: int
+    ) -> None:
+        """A revision wrote a job's head: somebody must have asked for that."""
+        if _essence(before) == _essence(after):
+            return
+        if after is None and before is not None and before.deleting:
+            left = [str(a.instance) for a in self._truth.assigned(job)]
+            if left:
+                self._violate(f"S5 {job} was forgotten while {left} are still assigned")
+            return
+        if before is not None and before.deleting and after and after.uid == before.uid:
+            self._violate(f"S5 {job} was stopped and came back")
+        matching = [c for c in self.calls if c.key == job and self._asks_for(c, before, after)]
+        fresh = [c for c in matching if not c.applied and c.state in ("under way", "unknown")]
+        if fresh:
+            fresh[0].applied += 1
+        elif matching:
+            self._violate(f"S5 {matching[-1]} happened twice, or after it was refused")
+        else:
+            self._violate(f"S5 {job} changed to {_essence(after)}, which nobody asked for")
+
+    def _asks_for(self, call: Call, before: JobHead | None, after: JobHead | None) -> bool:
+        if after is None or after.deleting:
+            return call.kind == "stop"
+        if before is None or before.version != after.version:
+            return call.kind == "submit" and self._mark_of(call.key, after.version) == call.mark
+        if before.restart != after.restart:
+            return call.kind == "restart"
+        is_same = call.kind == "submit" and self._mark_of(call.key, after.version) == call.mark
+        return (call.kind == "scale" or is_same) and call.wanted == after.wanted
+
+    def _mark_of(self, job: JobKey, number: int) -> str:
+        version = self._truth.versions.get((job, number))
+        environment = version.job.containers[0].environment if version else ()
+        return dict(environment).get(MARK, "")
+
+
+def _essence(head: JobHead | None) -> tuple[str, int, int, int, bool] | None:
+    """What a user can tell of a head."""
+    if head is None:
+        return None
+    return head.uid, head.version, head.wanted, head.restart, head.deleting

@@ -1,0 +1,243 @@
+"""Invariants that need a memory: who was where when, who acted, who was promised what.
+
+A `Witness` is told of every revision of the store (with who wrote it, where that is known) and of
+everything that happens to pods on their hosts, each with its time. It remembers what it needs:
+
+    S4   starts     a pod is first started where it is to run, or was a moment ago
+    S7   no unjust  a pod is stopped only where its slot is not to run, restarted only by its policy
+    S9   drained    a pod that served has left its names before it is stopped; a name means that a
+                    probe has passed
+    S13  breaker    most nodes missing at once, or unseen since the session began: nobody is
+                    declared dead before its time
+    S16  ports      no pod finds its host port taken by another of ours
+
+Everything else is looked up in `sim/invariants.py`. It asks no daemon anything.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ozymandias.model.instance import SlotState
+from ozymandias.model.job import JobHead, JobKey
+from ozymandias.model.node import NodeName
+from ozymandias.model.pod import PodId
+from ozymandias.ports import Event
+from ozymandias.sim import invariants
+from ozymandias.sim.truth import Change, Truth
+from ozymandias.store import keys
+
+LAG_SECONDS = 4.0  # how far behind a well daemon's view may be
+WITHDRAW_SECONDS = 4.9  # how long a stop waits for names at most, less what clocks drift
+DRIFT = 0.98  # of a time measured on a clock that may run fast
+HEAD_CHANGED = Callable[[JobKey, JobHead | None, JobHead | None, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    lease_ttl_seconds: float = 15.0
+    breaker_seconds: float = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class PodHistory:
+    to_run_until: float | None = None  # the last time its slot was to run here
+    stopping_since: float | None = None
+    has_passed: bool = False  # a probe, in some run
+    has_failed: bool = False  # a probe, or its network, since it was last restarted
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeHistory:
+    absent_since: float | None = 0.0
+    session: str = ""
+    session_since: float = 0.0
+    pods: dict[PodId, SlotState] = field(default_factory=dict)
+
+
+class Witness:
+    def __init__(
+        self, rules: Rules, now: Callable[[], float], violate: Callable[[str], None]
+    ) -> None:
+        self.truth = Truth()
+        self.on_head: list[HEAD_CHANGED] = []
+        self.schedule_revisions = 0
+        self.is_lagging: Callable[[NodeName], bool] = lambda node: False
+        self._rules = rules
+        self._now = now
+        self._violate = violate
+        self._nodes: dict[NodeName, NodeHistory] = {}
+        self._pods: dict[PodId, PodHistory] = {}
+
+    # The store ----------------------------------------------------------------------------------
+
+    def commit(
+        self, revision: int, events: Sequence[Event], actor: tuple[NodeName, str] | None
+    ) -> None:
+        """One revision; ``actor`` is the node and process that wrote it, None: nobody knows."""
+        truth = self.truth
+        heads = {
+            job: truth.heads.get(job)
+            for event in events
+            if event.kv.key.startswith(keys.JOBS) and (job := _job_of(event.kv.key))
+        }
+        holding = {node for node, own in truth.assignments.items() if own}
+        change = truth.take_in(events)
+        found: list[str] = []
+        if actor and any(not e.kv.key.startswith(keys.FORMAT) for e in events):
+            found += invariants.check_fence(truth, *actor)
+        if change.is_schedule:
+            self.schedule_revisions += 1
+            found += invariants.check_capacity(truth, change.nodes)
+            found += invariants.check_one_place(truth, change.jobs)
+            found += invariants.check_claims(truth)
+        for job, before in heads.items():
+            found += invariants.check_whole(truth, job, before)
+        found += self._check_losses(change, actor, holding)
+        if change.named:
+            found += invariants.check_names(truth, change.named)
+            found += self._check_new_names(events)
+        self._remember(change)
+        for what in found:
+            self._violate(what)
+        for job, before in heads.items():
+            for hook in self.on_head:
+                hook(job, before, truth.heads.get(job), revision)
+
+    def _remember(self, change: Change) -> None:
+        now = self._now()
+        for name in change.presences:
+            node = self._nodes.setdefault(name, NodeHistory())
+            presence = self.truth.presences.get(name)
+            if presence is None:
+                node.absent_since = now
+            else:
+                if node.absent_since is not None or presence.session != node.session:
+                    node.session, node.session_since = presence.session, now
+                node.absent_since = None
+        for name in change.nodes:
+            node = self._nodes.setdefault(name, NodeHistory())
+            before, node.pods = node.pods, self.truth.pods_of(name)
+            for pod, state in before.items():
+                if state is SlotState.RUNNING and node.pods.get(pod) is not state:
+                    self._pod(pod).to_run_until = now
+            for pod, state in node.pods.items():
+                if state is SlotState.STOPPING and before.get(pod) is not state:
+                    self._pod(pod).stopping_since = now
+
+    def _check_losses(
+        self, change: Change, actor: tuple[NodeName, str] | None, holding: set[NodeName]
+    ) -> list[str]:
+        """Somebody took work from a node that is not there: was it time to?"""
+        found: list[str] = []
+        if actor is None or actor[0] not in self._nodes:
+            return found
+        now, breaker = self._now(), self._rules.breaker_seconds * DRIFT
+        me = self._nodes[actor[0]]
+        for name in sorted(change.lost - {actor[0]}):
+            node = self._nodes.get(name)
+            if name in self.truth.presences or node is None or node.absent_since is None:
+                continue
+            found += invariants.check_forgotten(self.truth, name)
+            if node.absent_since < me.session_since and now < me.session_since + breaker:
+                found.append(f"S13 {actor[0]} declared {name} dead, which it never saw alive")
+            if now < node.absent_since + breaker and self._is_mass(holding, now, actor[0]):
+                found.append(f"S13 {actor[0]} declared {name} dead when most nodes were missing")
+        return found
+
+    def _is_mass(self, holding: set[NodeName], now: float, actor: NodeName) -> bool:
+        """Whether most nodes are missing, and have been for long enough that all can know."""
+        if self.is_lagging(actor):
+            return False
+        missing, expected = 0, 0
+        for name, node in self._nodes.items():
+            if node.absent_since is None:
+                expected += 1
+            elif name in holding or now - node.absent_since < self._rules.breaker_seconds * DRIFT:
+                expected += 1
+                missing += now - node.absent_since > LAG_SECONDS and name in holding
+        return missing >= 2 and 2 * missing > expected
+
+    def _check_new_names(self, events: Sequence[Event]) -> list[str]:
+        """A name is given to what has passed a probe. (Jobs of a simulation all have one.)"""
+        found = []
+        for event in events:
+            if event.deleted or not event.kv.key.startswith(keys.STATUS):
+                continue
+            node, namespace, name = keys.parts(event.kv.key, keys.STATUS)
+            job = keys.job_key(namespace, name)
+            told = self.truth.statuses.get(job, {}).get(NodeName(node), {})
+            for slot, status in told.items():
+                if not status.healthy:
+                    continue
+                pod = PodId(
+                    node=NodeName(node),
+                    namespace=job.namespace,
+                    job=job.name,
+                    slot=slot,
+                    uid=status.uid,
+                    version=status.version,
+                    generation=status.generation,
+                )
+                version = self.truth.versions.get((job, status.version))
+                is_probed = version and any(c.healthcheck for c in version.job.containers)
+                if is_probed and not self._pod(pod).has_passed:
+                    found.append(f"S9 {pod.name} is said to be healthy and never passed a probe")
+        return found
+
+    # The hosts ----------------------------------------------------------------------------------
+
+    def _pod(self, pod: PodId) -> PodHistory:
+        return self._pods.setdefault(pod, PodHistory())
+
+    def pod_event(self, pod: PodId, what: str, address: str = "") -> None:
+        """What happened to a pod on its host; the words are those of `SimHost.on_event`."""
+        node = self._nodes.get(pod.node)
+        state = node.pods.get(pod) if node else None
+        match what:
+            case "first start":
+                self._check_start(pod, state)
+            case "stop" | "kill":
+                if state is SlotState.RUNNING:
+                    self._violate(f"S7 {pod.name} was stopped though it is to run there")
+                elif what == "stop":
+                    self._check_drained(pod, state, address)
+            case "restart":
+                if not self._pod(pod).has_failed:
+                    self._violate(f"S7 {pod.name} was restarted though nothing was wrong with it")
+                self._pod(pod).has_failed = False
+            case "passed":
+                self._pod(pod).has_passed = True
+            case "failed":
+                self._pod(pod).has_failed = True
+            case "port taken":
+                self._violate(f"S16 {pod.name} finds its host port taken by another pod of ours")
+
+    def _check_start(self, pod: PodId, state: SlotState | None) -> None:
+        if state is SlotState.RUNNING:
+            return
+        until = self._pod(pod).to_run_until
+        limit = self._rules.lease_ttl_seconds + LAG_SECONDS
+        if until is None:
+            self._violate(f"S4 {pod.name} was started though it was never to run there")
+        elif self._now() - until > limit and not self.is_lagging(pod.node):
+            ago = self._now() - until
+            self._violate(f"S4 {pod.name} was started {ago:.1f} s after it was to run there")
+
+    def _check_drained(self, pod: PodId, state: SlotState | None, address: str) -> None:
+        """Only what is stopping was served; what is not assigned has lost its names already."""
+        since = self._pod(pod).stopping_since
+        if state is not SlotState.STOPPING or since is None or not address:
+            return
+        named = any(
+            f'"{address}"'.encode() in kv.value for kv in self.truth.names.get(pod.key, {}).values()
+        )
+        if named and self._now() - since < WITHDRAW_SECONDS:
+            self._violate(f"S9 {pod.name} was stopped while {address} was still named")
+
+
+def _job_of(key: bytes) -> JobKey | None:
+    try:
+        namespace, name = keys.parts(key, keys.JOBS)
+    except ValueError:
+        return None
+    return keys.job_key(namespace, name)

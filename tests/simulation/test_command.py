@@ -1,0 +1,122 @@
+"""`python -m ozymandias.sim` as people use it."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ozymandias.sim import __main__ as command
+from ozymandias.sim.page import render
+from ozymandias.sim.scenario import Outcome, run
+from ozymandias.sim.schedule import Options, draw
+from ozymandias.sim.search import Tally
+from ozymandias.sim.shrink import shrink
+from ozymandias.sim.trace import Entry
+
+BAD = Outcome(
+    seed=4,
+    options=Options(),
+    violations=("t=1.000 revision 2: S1 n1 <holds> too much",),
+    story=(
+        Entry(0.5, "n1", "pod", "web-0: first start"),
+        Entry(0.7, "n1", "fault", "power cut"),
+        Entry(0.9, "n2", "commit", "r2 job web written"),
+        Entry(1.0, "", "violation", "VIOLATION S1"),
+    ),
+    fingerprint="0123",
+    revisions=2,
+    faults={"power": 1},
+    calls=0,
+    seconds=2.0,
+)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--seed", "x"],
+        ["--seed", "-1"],
+        ["--seed", "9" * 40],
+        ["--seeds", "5"],
+        ["--seeds", "9-3"],
+        ["--minutes", "0"],
+        ["--minutes", "nan"],
+        ["--jobs", "0"],
+        ["--html", "no/such/place/page.html"],
+        ["--seeds", "1-2", "--minutes", "1"],
+        ["--what"],
+    ],
+)
+def test_bad_usage_is_said_in_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bad seeds and flags end with code 2 and a sentence."""
+    with pytest.raises(SystemExit) as end:
+        command.main(arguments)
+    assert end.value.code == 2
+    assert "error:" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_good_seed_ends_with_its_hash(capsys: pytest.CaptureFixture[str]) -> None:
+    """Replaying says what the life was like, and the hash of its trace."""
+    assert command.main(["--seed", "11"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("trace ") and "0 violations" in last
+
+
+def test_a_range_is_searched_and_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary tells seeds, cluster time, ratio, faults and revisions."""
+    assert command.main(["--seeds", "20-22"]) == 0
+    text = capsys.readouterr().out
+    assert "3 seeds, 0 bad" in text and "x per core" in text and "faults:" in text
+
+
+def test_a_violation_is_told_with_its_timeline(capsys: pytest.CaptureFixture[str]) -> None:
+    """What led to it stands before it."""
+    command.tell(BAD)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("power cut") and "S1 n1 <holds>" in lines[-1]
+    tally = Tally()
+    tally.add(BAD, 1.0)
+    assert tally.bad == [4] and "violated: S1 1" in tally.summary()[-1]
+
+
+def test_the_page_is_whole_and_escaped(tmp_path: Path) -> None:
+    """Lanes, marks and the story, in one file that asks for nothing."""
+    page = render(BAD)
+    assert "&lt;holds&gt;" in page and "violation-line" in page
+    assert 'data-n="1"' in page and ">n2</text>" in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    file = tmp_path / "page.html"
+    assert command.main(["--seed", "11", "--html", str(file)]) == 0
+    assert "Nothing was violated" in file.read_text()
+
+
+def test_shrinking_keeps_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many steps only those stay without which nothing would be violated."""
+    schedule = draw(5)
+    needed = {schedule.steps[2].index, schedule.steps[-3].index}
+
+    def pretend(candidate: object) -> Outcome:
+        kept = {step.index for step in candidate.steps}  # type: ignore[attr-defined]
+        return BAD if needed <= kept else run(draw(5).without(set(range(1000))))
+
+    monkeypatch.setattr("ozymandias.sim.shrink.run", pretend)
+    smallest, outcome = shrink(schedule, BAD)
+    assert {step.index for step in smallest.steps} == needed and outcome is BAD
+
+
+def test_an_interrupted_search_says_how_far_it_came() -> None:
+    """Ctrl-C ends with code 130 and the summary."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "ozymandias.sim", "--minutes", "5"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted" in text and "seeds," in text
