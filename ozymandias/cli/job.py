@@ -17,7 +17,7 @@ from ozymandias.problems import CATALOGUE, ProblemError
 
 
 @click.command()
-@click.argument("file")
+@click.argument("file", type=click.Path(allow_dash=True))
 @click.option("-m", "--message", default="", help="Why; kept with the version.")
 @waiting_options
 @cluster_options
@@ -54,7 +54,7 @@ def _submitted(change: Document) -> str:
 
 
 @click.command()
-@click.argument("file")
+@click.argument("file", type=click.Path(allow_dash=True))
 @cluster_options
 def plan(file: str) -> int:
     """Show exactly what submit would do, and why.

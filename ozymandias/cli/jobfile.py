@@ -43,7 +43,9 @@ def with_source(error: ProblemError, data: bytes) -> ProblemError:
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(allow_dash=True)
+)
 @output_option
 def validate(files: tuple[str, ...]) -> int:
     """Check job files, without a cluster.

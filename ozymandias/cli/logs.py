@@ -14,12 +14,16 @@ import click
 
 from ozymandias.cli.client import Client, Document, connect
 from ozymandias.cli.complete import complete_either
+from ozymandias.cli.main import Interrupted
 from ozymandias.cli.options import cluster_options, job_and_namespace, settings
 from ozymandias.cli.render import BOLD, DIM, RED, clean, paint, print_document, when
 from ozymandias.cli.show import either
 
 # Those that can be read on dark and light ground; red and green are left to states.
-COLOURS = ("36", "33", "35", "34", "96", "93", "95", "94")
+COLOURS = (
+    *("36", "33", "35", "34", "96", "93", "95", "94"),
+    *("38;5;208", "38;5;105", "38;5;37", "38;5;173", "38;5;75", "38;5;170", "38;5;143", "38;5;66"),
+)
 
 
 @click.command()
@@ -63,7 +67,16 @@ def logs(
         "previous": "1" if previous else "",
         "tail": "" if tail is None else str(tail),
     }
-    documents = _ask(connect(), target, query)
+    client = connect()
+    try:
+        _print(_ask(client, target, query), target, follow, previous, timestamps)
+    except KeyboardInterrupt:
+        raise Interrupted("" if follow else "Interrupted.") from None
+
+
+def _print(
+    documents: Iterator[Document], target: str, follow: bool, previous: bool, timestamps: bool
+) -> None:
     if settings().output != "table":
         _print_stream(documents, follow)
     elif previous:
@@ -109,7 +122,6 @@ class _Printer:
 
     def __init__(self, timestamps: bool) -> None:
         self._timestamps = timestamps
-        self._colours: dict[str, str] = {}  # by instance
         self._width = 0
 
     def put(self, document: Document) -> None:
@@ -117,7 +129,8 @@ class _Printer:
             _say_problem(document)
             return
         instance = str(document["instance"])
-        colour = self._colours.setdefault(instance, COLOURS[len(self._colours) % len(COLOURS)])
+        slot = instance.rpartition("-")[2]
+        colour = COLOURS[int(slot) % len(COLOURS) if slot.isdecimal() else 0]
         source = f"{instance} {document['container']}"
         self._width = max(self._width, len(source))
         prefix = paint(f"{source:<{self._width}} |", colour)

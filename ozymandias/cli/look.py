@@ -8,6 +8,7 @@ import click
 
 from ozymandias.cli.client import Client, Document, connect
 from ozymandias.cli.complete import complete_instance, complete_job, complete_node
+from ozymandias.cli.main import Interrupted
 from ozymandias.cli.options import cluster_options, job_and_namespace, settings
 from ozymandias.cli.render import (
     DIM,
@@ -98,7 +99,10 @@ def events(follow: bool, job: str, node: str, tail: int) -> None:
     namespace, name = job_and_namespace(job) if job else (settings().namespace, "")
     query: dict[str, Any] = {"namespace": namespace, "job": name, "node": node, "limit": tail}
     if follow:
-        _follow(client, query)
+        try:
+            _follow(client, query)
+        except KeyboardInterrupt:
+            raise Interrupted("") from None
         return
     rows = client.get("events", **query)["items"]
     if settings().output != "table":

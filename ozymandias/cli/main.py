@@ -70,7 +70,7 @@ _COMMANDS = {entry[0]: entry for _, entries in SECTIONS for entry in entries}
 
 
 class Interrupted(Exception):
-    """Ctrl-C, with a word about what goes on regardless."""
+    """Ctrl-C, with a word about what goes on regardless; "" where it is the usual end."""
 
 
 class LazyGroup(click.Group):
@@ -197,4 +197,4 @@ def output_of(arguments: Sequence[str]) -> str:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"\n{text}\n")
+    sys.stderr.write(f"\n{text}\n" if text else "\n")

@@ -26,6 +26,8 @@ _STATE_COLOURS = {
     "degraded": RED,
 }
 COLUMN_GAP = "  "
+NOTHING = "-"  # in a cell
+UNBOUNDED = 10**6  # columns, where nothing looks at them
 FOLD_COLUMNS_MIN = 24  # a narrower column is not worth reading
 FOLD_INDENT = "    "
 
@@ -83,12 +85,15 @@ def table(
     """Aligned lines; ``state`` is the column to colour.
 
     On a terminal a last column that is too wide goes on in the lines below, under itself or, where
-    that would be too narrow, further left; ``is_cut`` cuts it instead. Elsewhere a row is a line.
+    that would be too narrow, further left; ``is_cut`` cuts it instead. One that says nothing is
+    left out there. Elsewhere a row is a line, and columns are what a script expects.
     """
-    cells = [[_clean(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-    lines = [paint(_line(header, widths, indent), BOLD, stream)]
     columns = terminal_columns(stream)
+    cells = [[_clean(cell) for cell in row] for row in rows]
+    if columns < UNBOUNDED and all(row[-1] == NOTHING for row in cells):
+        header, cells = header[:-1], [row[:-1] for row in cells]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    lines = [paint(_line(header, widths, indent)[:columns], BOLD, stream)]
     start = len(indent) + sum(widths[:-1]) + len(COLUMN_GAP) * (len(widths) - 1)
     for row in cells:
         more: list[str] = []
@@ -142,7 +147,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], indent: str) -> str:
 
 def _clean(cell: object) -> str:
     """One line without control characters: what a container says must not steer a terminal."""
-    text = "-" if cell is None or cell == "" else str(cell)
+    text = NOTHING if cell is None or cell == "" else str(cell)
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -165,7 +170,7 @@ def terminal_columns(stream: TextIO | None = None) -> int:
     try:
         return os.get_terminal_size((stream or sys.stdout).fileno()).columns
     except (OSError, ValueError):
-        return 10**6
+        return UNBOUNDED
 
 
 def plural(count: int, noun: str) -> str:

@@ -78,6 +78,12 @@ class Watch:
 
     def until_interrupted(self) -> None:
         """Show the job as it changes; for programs a document per change, on a line of its own."""
+        try:
+            self._watch()
+        except KeyboardInterrupt:
+            raise Interrupted("") from None
+
+    def _watch(self) -> None:
         revision, shown, status = 0, "", None
         while (found := self._ask(revision)) is not None:
             status, revision = found, found["revision"]
