@@ -32,6 +32,7 @@ NODES = ("n1", "n2", "n3")
 
 async def serve(name: str, port: int, endpoints: str) -> None:
     from ozymandias.api.app import serving
+    from ozymandias.api.callers import Tokens
     from ozymandias.api.peers import HttpPeers
     from ozymandias.core.routes import Names
     from ozymandias.daemon.daemon import Daemon, Ports
@@ -41,6 +42,7 @@ async def serve(name: str, port: int, endpoints: str) -> None:
     from ozymandias.sim.host import Faults, SimHost
     from ozymandias.sim.runtime import SimRuntime
     from ozymandias.store.etcd import Credentials, EtcdStore
+    from ozymandias.store.tokens import hashed
 
     clock = SystemClock()
     number = NODES.index(name)
@@ -57,9 +59,12 @@ async def serve(name: str, port: int, endpoints: str) -> None:
         lease_ttl_seconds=30,
     )
     store = EtcdStore.connect(tuple(endpoints.split(",")), Credentials())
-    ports = Ports(store=store, runtime=SimRuntime(host), clock=clock, peers=HttpPeers(TOKEN))
+    ports = Ports(
+        store=store, runtime=SimRuntime(host), clock=clock, peers=HttpPeers(name, "bench")
+    )
     daemon = Daemon(identity, Names(), ports)
-    async with serving(daemon.operations, listen=("127.0.0.1", port), token=TOKEN):
+    tokens = Tokens(tokens=(hashed(TOKEN),))
+    async with serving(daemon.operations, listen=("127.0.0.1", port), tokens=tokens):
         await daemon.run()
 
 

@@ -1,12 +1,12 @@
-"""The HTTP API: routes, what happens around every request, and serving it.
+"""The HTTP API: what happens around every request, and serving it.
 
-Around a request, from the outside in: a request id, the time it took, problems rendered, the token
-checked before anything is read, and for `/v1` the question whether this daemon is a member of its
-cluster at all. TCP asks for the bearer token; the Unix socket belongs to root and asks for none.
+Around a request, from the outside in: a request id, the time it took, problems rendered, and then
+the guards (`api/guards.py`). TCP asks for a token; the Unix socket belongs to root and asks for
+none. Connections are limited before anybody has said a word: their number, and how long the first
+request may take to arrive.
 """
 
 import asyncio
-import hmac
 import os
 import re
 import secrets
@@ -14,24 +14,27 @@ import socket
 import stat
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
 
-from ozymandias.api import events, instances, jobs, metrics, nodes
+from ozymandias.api.audit import Audit
+from ozymandias.api.callers import Door, Tokens
+from ozymandias.api.guards import GUARD, REQUEST_ID, TABLE, Guard, admitted, audited, member, parsed
+from ozymandias.api.limits import Limits
 from ozymandias.api.operations import Operations
 from ozymandias.api.problem_response import problem_response
 from ozymandias.api.request import BODY_BYTES_MAX, OPERATIONS, too_large
-from ozymandias.api.streaming import CLOSING, is_connected
+from ozymandias.api.streaming import CLOSING, DOOR, is_connected
+from ozymandias.api.table import ROUTES
 from ozymandias.problems import (
     INTERNAL,
     INVALID_REQUEST,
     METHOD_NOT_ALLOWED,
     RESOURCE_NOT_FOUND,
-    UNAUTHORIZED,
     Problem,
     ProblemError,
 )
@@ -41,25 +44,29 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SHUTDOWN_SECONDS = 3.0  # for answers under way when the daemon ends
 KEEP_ALIVE_SECONDS = 60.0
-REQUEST_ID = "X-Request-Id"
-TOKEN = web.AppKey("token", str)  # "" on the Unix socket: none is asked
+FIRST_REQUEST_SECONDS = 15.0  # from the connection to the end of the first request's head
+LINGER_SECONDS = 2.0  # for the rest of a body that nobody wants
+BACKLOG = 1024
+REQUEST_ID_HEADER = "X-Request-Id"
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_REQUEST_ID = web.RequestKey("request_id", str)
+_SILENT: web.AppKey[dict[int, asyncio.TimerHandle]] = web.AppKey("silent", dict)
 
 
-def make_app(operations: Operations, token: str) -> web.Application:
-    """The application; ``token`` "" serves whoever can reach it (the Unix socket)."""
+def make_app(operations: Operations, guard: Guard) -> web.Application:
     app = web.Application(
-        middlewares=[_identified, _timed, _problems, _authorized, _member],
+        middlewares=[_identified, _timed, _problems, admitted, audited, member, parsed],
         client_max_size=BODY_BYTES_MAX,
     )
     app[OPERATIONS] = operations
-    app[TOKEN] = token
+    app[GUARD] = guard
+    app[DOOR] = guard.door
+    app[TABLE] = {route.key: route for route in ROUTES}
     app[CLOSING] = asyncio.Event()
+    app[_SILENT] = {}
     app.on_shutdown.append(_close_streams)
-    for part in (jobs, instances, nodes, events, metrics):
-        app.add_routes(part.ROUTES)
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, route.handler)
     return app
 
 
@@ -73,11 +80,13 @@ async def _close_streams(app: web.Application) -> None:
 @web.middleware
 async def _identified(request: web.Request, handler: Handler) -> web.StreamResponse:
     """The caller's request id, or a new one, on the answer and in every problem."""
-    given = request.headers.get(REQUEST_ID, "")
-    request[_REQUEST_ID] = given if _ID.fullmatch(given) else secrets.token_hex(8)
+    if handle := request.app[_SILENT].pop(id(request.protocol), None):
+        handle.cancel()
+    given = request.headers.get(REQUEST_ID_HEADER, "")
+    request[REQUEST_ID] = given if _ID.fullmatch(given) else secrets.token_hex(8)
     response = await handler(request)
     if not response.prepared:
-        response.headers[REQUEST_ID] = request[_REQUEST_ID]
+        response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
     return response
 
 
@@ -96,6 +105,7 @@ async def _timed(request: web.Request, handler: Handler) -> web.StreamResponse:
 @web.middleware
 async def _problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every failure leaves as a problem document; a bug of ours as `internal`, with a log line."""
+    allow: Collection[str] = ()
     try:
         return await handler(request)
     except ProblemError as error:
@@ -106,12 +116,14 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
         if error.status < 400:
             raise
         problem = _http_problem(request, error)
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            allow = error.allowed_methods
     except asyncio.CancelledError:
         raise  # the daemon ends
     except Exception as error:
         if isinstance(error, ConnectionError) and not is_connected(request):
             return web.Response(status=400)  # the client went away: nobody will read it
-        reference = request[_REQUEST_ID]
+        reference = request[REQUEST_ID]
         warn(
             "api.internal_error",
             request=reference,
@@ -124,7 +136,7 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
             "The node failed to handle this request. That is a mistake in Ozymandias.",
             hint=f"Its log has the details under request {reference}.",
         )
-    return problem_response(problem, request[_REQUEST_ID])
+    return problem_response(problem, request[REQUEST_ID], allow)
 
 
 def _http_problem(request: web.Request, error: web.HTTPException) -> Problem:
@@ -134,34 +146,6 @@ def _http_problem(request: web.Request, error: web.HTTPException) -> Problem:
     if error.status == 404:
         return RESOURCE_NOT_FOUND(f"There is nothing at {request.path}.")
     return INVALID_REQUEST(f"{error.reason} ({error.status})")
-
-
-@web.middleware
-async def _authorized(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The bearer token, compared in constant time, before the body is read."""
-    token = request.app[TOKEN]
-    if token and request.path not in ("/healthz", "/readyz", "/metrics"):
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        # Headers may hold any bytes; undecodable ones arrive as surrogates.
-        shown = given.strip().encode("utf-8", "surrogateescape")
-        is_right = hmac.compare_digest(shown, token.encode())
-        if scheme.lower() != "bearer" or not is_right:
-            raise ProblemError(
-                UNAUTHORIZED(
-                    "The request carries no valid token.",
-                    hint="`ozy context show` tells which cluster is asked; $OZY_TOKEN overrides.",
-                )
-            )
-    return await handler(request)
-
-
-@web.middleware
-async def _member(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A daemon that is no member of its cluster has nothing true to say about it."""
-    is_known = request.match_info.http_exception is None
-    if is_known and request.path.startswith("/v1/"):
-        request.app[OPERATIONS].check_session()
-    return await handler(request)
 
 
 # Serving ----------------------------------------------------------------------------------------
@@ -180,18 +164,24 @@ async def serving(
     operations: Operations,
     *,
     listen: tuple[str, int] | None = None,
-    token: str = "",
+    tokens: Tokens | None = None,
     socket_path: Path | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    hosts: frozenset[str] = frozenset(),
+    audit: Audit | None = None,
 ) -> AsyncIterator[Served]:
-    """Serve while the context lasts. TCP stays closed without a token. OSError: can't listen."""
+    """Serve while the context lasts. TCP stays closed without tokens. OSError: can't listen."""
+    audit = audit or Audit()
     async with AsyncExitStack() as stack:
         port = 0
-        if listen is not None and token:
-            runner = await stack.enter_async_context(_running(make_app(operations, token)))
-            await web.TCPSite(runner, *listen).start()
-            port = runner.addresses[0][1]
+        if listen is not None and tokens:
+            door = Door(tokens=tokens, is_peer=operations.is_peer)
+            app = make_app(operations, Guard.of(door, limits, hosts, audit))
+            runner = await stack.enter_async_context(_running(app))
+            port = await stack.enter_async_context(_listening(runner, *listen))
         if socket_path is not None:
-            runner = await stack.enter_async_context(_running(make_app(operations, "")))
+            guard = Guard.of(Door(tokens=None), limits, hosts, audit)
+            runner = await stack.enter_async_context(_running(make_app(operations, guard)))
             bound = _bind_socket(socket_path)
             stack.callback(_remove_socket, socket_path)
             await web.SockSite(runner, bound).start()
@@ -205,6 +195,7 @@ async def _running(app: web.Application) -> AsyncIterator[web.AppRunner]:
         access_log=None,
         shutdown_timeout=SHUTDOWN_SECONDS,
         keepalive_timeout=KEEP_ALIVE_SECONDS,
+        lingering_time=LINGER_SECONDS,
         handle_signals=False,
     )
     await runner.setup()
@@ -212,6 +203,42 @@ async def _running(app: web.Application) -> AsyncIterator[web.AppRunner]:
         yield runner
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def _listening(runner: web.AppRunner, host: str, port: int) -> AsyncIterator[int]:
+    """TCP, with limits that hold before anything is known of who connects."""
+    loop = asyncio.get_running_loop()
+    server, app = runner.server, runner.app
+    assert server is not None
+    silent, most = app[_SILENT], app[GUARD].limits.connections_max
+
+    def hang_up(handler: web.RequestHandler) -> None:
+        silent.pop(id(handler), None)
+        if handler.transport is not None:
+            handler.transport.abort()
+
+    def accept() -> asyncio.Protocol:
+        if len(server.connections) >= most:
+            return _Refused()
+        handler = server()
+        silent[id(handler)] = loop.call_later(FIRST_REQUEST_SECONDS, hang_up, handler)
+        return handler
+
+    listener = await loop.create_server(accept, host, port, reuse_address=True, backlog=BACKLOG)
+    try:
+        yield listener.sockets[0].getsockname()[1]
+    finally:
+        listener.close()
+        for handle in silent.values():
+            handle.cancel()
+
+
+class _Refused(asyncio.Protocol):
+    """A connection beyond the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 def _bind_socket(path: Path) -> socket.socket:

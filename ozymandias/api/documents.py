@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import count, islice
 from typing import Any
 
+from ozymandias.api.changes import etag
 from ozymandias.core.routes import Names, hosts_of
 from ozymandias.core.schedule import pending_of
 from ozymandias.model.event import EventRecord
@@ -64,6 +65,12 @@ def _rows_by_job(snapshot: Snapshot, job: JobKey | None = None) -> dict[JobKey, 
                 (row, False) for row in _pending_rows(record, item, rows[item.job])
             )
     return rows
+
+
+def instance_place(row: Document) -> tuple[str | int, ...]:
+    """The place of a row in the list of all."""
+    slot = int(row["instance"].rpartition("-")[2])
+    return row["namespace"], row["job"], slot, row["version"], row["node"] or ""
 
 
 def instance_row(snapshot: Snapshot, assigned: Assigned) -> Document:
@@ -173,6 +180,7 @@ def _status(snapshot: Snapshot, record: JobRecord, names: Names, found: Sequence
         "instances": rows,
         "problem": problem.document() if problem else None,
         "revision": snapshot.revision,
+        "etag": etag(head),
     }
 
 
@@ -317,3 +325,7 @@ def event_row(event: EventRecord) -> Document:
         "job": event.job,
         "instance": event.instance,
     }
+
+
+def event_place(row: Document) -> tuple[float | str | int, ...]:
+    return row["time"], row["node"], row["number"]

@@ -2,24 +2,40 @@
 
 from aiohttp import web
 
+from ozymandias.api import models
 from ozymandias.api.operations import EVENTS_MAX, EventFilter
-from ozymandias.api.request import flag, number, operations, whole
+from ozymandias.api.request import operations, query
+from ozymandias.api.routes import Route, flag, number, text, whole
 from ozymandias.api.streaming import EventSink, stream
 
 
 async def events(request: web.Request) -> web.StreamResponse:
-    query = request.query
-    wanted = EventFilter(
-        namespace=query.get("namespace", ""),
-        job=query.get("job", ""),
-        node=query.get("node", ""),
-        since=number(request, "since"),
-        limit=whole(request, "limit", least=1, most=EVENTS_MAX) or EVENTS_MAX,
-    )
-    if not flag(request, "follow"):
-        return web.json_response(operations(request).events(wanted))
+    given = dict(query(request))
+    follow, cursor = given.pop("follow", False), given.pop("cursor", "")
+    wanted = EventFilter(**given)
+    if not follow:
+        return web.json_response(operations(request).events(wanted, cursor=cursor))
     sink = EventSink(request)
     return await stream(sink, operations(request).follow_events(wanted, sink), beats=True)
 
 
-ROUTES = (web.get("/v1/events", events),)
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/events",
+        handler=events,
+        about="What happened, oldest first.\nThe newest ones; `next` leads to those before. With"
+        " `follow` they are sent as server-sent events, and what happens from now on as well.",
+        answers={200: models.EventList},
+        media=("application/json", "text/event-stream"),
+        query=(
+            text("namespace", "Only of this namespace."),
+            text("job", "Only of jobs of this name."),
+            text("node", "Only what this node tells."),
+            number("since", "Only from this time on, in seconds since 1970."),
+            flag("follow", "Go on with what happens from now on."),
+            whole("limit", "At most so many.", least=1, most=EVENTS_MAX),
+            text("cursor", "The `next` of the page before.", 2048),
+        ),
+    ),
+)

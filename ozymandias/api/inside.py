@@ -29,7 +29,6 @@ from ozymandias.store.keys import job_key
 
 LINES_MAX = 10_000  # of one container, when logs are read and not followed
 OUTPUT_BYTES_MAX = 4 * 2**20  # of each of a command's two outputs
-EXEC_SECONDS_MAX = 3600.0
 PEER_MARGIN_SECONDS = 10.0
 
 

@@ -2,30 +2,28 @@
 
 from aiohttp import web
 
-from ozymandias.api.inside import EXEC_SECONDS_MAX, ExecRequest, LogsRequest
-from ozymandias.api.request import PASSED_ON, flag, object_of, operations, whole
+from ozymandias.api import models
+from ozymandias.api.inside import ExecRequest, LogsRequest
+from ozymandias.api.pages import LIMIT_MAX
+from ozymandias.api.request import PASSED_ON, asked, decoded, operations, query
+from ozymandias.api.routes import Body, Route, flag, text, whole
 from ozymandias.api.streaming import LineSink, stream, while_connected
-from ozymandias.problems import INVALID_REQUEST, ProblemError
-
-EXEC_SECONDS_DEFAULT = 60.0
+from ozymandias.problems import (
+    INSTANCE_NOT_FOUND,
+    JOB_NOT_FOUND,
+    NODE_UNREACHABLE,
+    NOT_RUNNING,
+    RUNTIME_FAILED,
+    TOO_LARGE,
+)
 
 
 async def list_instances(request: web.Request) -> web.StreamResponse:
-    found = operations(request).instances(
-        namespace=request.query.get("namespace", ""), job=request.query.get("job", "")
-    )
-    return web.json_response(found)
+    return web.json_response(operations(request).instances(**query(request)))
 
 
 def logs_request(request: web.Request) -> LogsRequest:
-    return LogsRequest(
-        container=request.query.get("container", ""),
-        tail=whole(request, "tail", most=1_000_000),
-        follow=flag(request, "follow"),
-        previous=flag(request, "previous"),
-        run=request.query.get("run", ""),
-        is_passed_on=PASSED_ON in request.headers,
-    )
+    return LogsRequest(**query(request), is_passed_on=PASSED_ON in request.headers)
 
 
 async def logs(request: web.Request) -> web.StreamResponse:
@@ -36,9 +34,19 @@ async def logs(request: web.Request) -> web.StreamResponse:
 
 
 async def run_command(request: web.Request) -> web.StreamResponse:
-    wanted = await _exec_request(request)
-    running = operations(request).inside.exec(*_named(request), wanted)
-    return web.json_response(await while_connected(request, running))
+    noted, body = asked(request), await decoded(request, models.ExecRequest)
+    namespace, instance = _named(request)
+    noted.subject = {"namespace": namespace, "instance": instance, "container": body.container}
+    wanted = ExecRequest(
+        container=body.container,
+        command=tuple(body.command),
+        timeout_seconds=body.timeout_seconds,
+        is_passed_on=PASSED_ON in request.headers,
+    )
+    running = operations(request).inside.exec(namespace, instance, wanted)
+    found = await while_connected(request, running)
+    noted.changed, noted.after = True, {"exit_code": found["exit_code"]}
+    return web.json_response(found)
 
 
 async def why(request: web.Request) -> web.StreamResponse:
@@ -49,31 +57,65 @@ def _named(request: web.Request) -> tuple[str, str]:
     return request.match_info["namespace"], request.match_info["instance"]
 
 
-async def _exec_request(request: web.Request) -> ExecRequest:
-    body = await object_of(request)
-    command, container = body.get("command"), body.get("container") or ""
-    seconds = body.get("timeout_seconds", EXEC_SECONDS_DEFAULT)
-    if not isinstance(command, list) or not command or not all(isinstance(c, str) for c in command):
-        raise ProblemError(INVALID_REQUEST("command must be a list of words, and not empty."))
-    if any("\0" in word for word in command) or not isinstance(container, str):
-        raise ProblemError(INVALID_REQUEST("command and container must be plain text."))
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ProblemError(INVALID_REQUEST("timeout_seconds must be a number."))
-    if not 0 < seconds <= EXEC_SECONDS_MAX:
-        raise ProblemError(
-            INVALID_REQUEST(f"timeout_seconds must be over 0 and at most {EXEC_SECONDS_MAX:.0f}.")
-        )
-    return ExecRequest(
-        container=container,
-        command=tuple(command),
-        timeout_seconds=float(seconds),
-        is_passed_on=PASSED_ON in request.headers,
-    )
+# Routes -----------------------------------------------------------------------------------------
 
+PAGED = (
+    whole("limit", f"At most so many items; {LIMIT_MAX} if not given.", least=1, most=LIMIT_MAX),
+    text("cursor", "The `next` of the page before.", 2048),
+)
+LOGS_QUERY = (
+    text("container", "Only this container."),
+    whole("tail", "Only the last so many lines of each container.", most=1_000_000),
+    flag("follow", "Go on with what is written from now on."),
+    flag("previous", "What is left of runs that have ended, instead."),
+    text("run", "Of several at once, the one of this version and generation: `3.0`."),
+)
+LOGS_ABOUT = (
+    "One JSON object per line: LogLine, or EndedRun with `previous`; an empty line is a sign of"
+    " life. A problem after the first line is the stream's last line, as `problem`."
+)
+_INSTANCE = "/v1/instances/{namespace}/{instance}"
 
 ROUTES = (
-    web.get("/v1/instances", list_instances),
-    web.get("/v1/instances/{namespace}/{instance}/logs", logs),
-    web.post("/v1/instances/{namespace}/{instance}/exec", run_command),
-    web.get("/v1/instances/{namespace}/{instance}/why", why),
+    Route(
+        method="GET",
+        path="/v1/instances",
+        handler=list_instances,
+        about="Instances, and those that wait for a place.",
+        answers={200: models.InstanceList},
+        problems=(JOB_NOT_FOUND,),
+        query=(
+            text("namespace", "Only of this namespace."),
+            text("job", "Only of jobs of this name."),
+            *PAGED,
+        ),
+    ),
+    Route(
+        method="GET",
+        path=f"{_INSTANCE}/logs",
+        handler=logs,
+        about=f"What an instance has written.\n{LOGS_ABOUT}",
+        answers={200: models.LogLine},
+        media=("application/x-ndjson",),
+        problems=(INSTANCE_NOT_FOUND, NOT_RUNNING, NODE_UNREACHABLE, RUNTIME_FAILED),
+        query=LOGS_QUERY,
+    ),
+    Route(
+        method="POST",
+        path=f"{_INSTANCE}/exec",
+        handler=run_command,
+        about="Run a command in a container, to its end.",
+        answers={200: models.ExecAnswer},
+        problems=(INSTANCE_NOT_FOUND, NOT_RUNNING, NODE_UNREACHABLE, RUNTIME_FAILED, TOO_LARGE),
+        body=Body(model=models.ExecRequest),
+        change="instance.exec",
+    ),
+    Route(
+        method="GET",
+        path=f"{_INSTANCE}/why",
+        handler=why,
+        about="Why the instance is as it is, in plain words.",
+        answers={200: models.Lines},
+        problems=(INSTANCE_NOT_FOUND, NOT_RUNNING),
+    ),
 )

@@ -2,36 +2,66 @@
 
 from aiohttp import web
 
-from ozymandias.api.instances import logs_request
+from ozymandias.api import models
+from ozymandias.api.access import Document
+from ozymandias.api.instances import LOGS_ABOUT, LOGS_QUERY, PAGED, logs_request
 from ozymandias.api.request import (
+    IDEMPOTENCY_KEY,
+    IF_MATCH,
+    REPLAYED,
+    asked,
     body_of,
-    flag,
+    decoded,
+    idempotency_key,
     key_of,
-    number,
-    object_of,
     operations,
+    query,
     text,
-    who,
-    whole,
 )
+from ozymandias.api.routes import Body, Route, number, whole
+from ozymandias.api.routes import text as text_parameter
 from ozymandias.api.streaming import LineSink, stream
-from ozymandias.problems import INVALID_REQUEST, ProblemError
+from ozymandias.problems import (
+    CHANGED_MEANWHILE,
+    CONFLICT,
+    HOST_TAKEN,
+    INSUFFICIENT_DISK,
+    INSUFFICIENT_MEMORY,
+    INSUFFICIENT_PORTS,
+    INVALID_JOB,
+    JOB_NOT_FOUND,
+    JOB_STOPPING,
+    KEY_REUSED,
+    NO_NODES,
+    NOT_RUNNING,
+    OUTCOME_UNKNOWN,
+    TOO_LARGE,
+)
 
 FILE_CHARACTERS_MAX = 200
+MESSAGE_CHARACTERS_MAX = 500
 
 
 def _file(request: web.Request) -> str:
-    return text(request.query.get("file", ""), FILE_CHARACTERS_MAX) or "<stdin>"
+    return text(query(request).get("file", ""), FILE_CHARACTERS_MAX) or "<stdin>"
+
+
+def _answer(found: Document, status: int = 200, *, replayed: bool = False) -> web.Response:
+    headers = {"ETag": found["etag"]} | ({REPLAYED: "true"} if replayed else {})
+    return web.json_response(found, status=status, headers=headers)
 
 
 async def submit(request: web.Request) -> web.StreamResponse:
+    wanted = asked(request)
     found = await operations(request).submit(
         await body_of(request),
         file=_file(request),
-        message=text(request.query.get("message", ""), 500),
-        by=who(request),
+        message=text(query(request).get("message", ""), MESSAGE_CHARACTERS_MAX),
+        asked=wanted,
+        key=idempotency_key(request),
     )
-    return web.json_response(found, status=201 if found["created"] else 200)
+    replayed = wanted.replayed is not None
+    return _answer(found, 201 if found["created"] else 200, replayed=replayed)
 
 
 async def plan(request: web.Request) -> web.StreamResponse:
@@ -40,33 +70,28 @@ async def plan(request: web.Request) -> web.StreamResponse:
 
 
 async def list_jobs(request: web.Request) -> web.StreamResponse:
-    return web.json_response(operations(request).jobs(namespace=request.query.get("namespace", "")))
+    return web.json_response(operations(request).jobs(**query(request)))
 
 
 async def status(request: web.Request) -> web.StreamResponse:
-    """With ``after`` and ``wait`` it answers once the cluster is beyond that revision."""
-    found = await operations(request).job_status(
-        key_of(request),
-        after=whole(request, "after", most=2**62) or 0,
-        wait_seconds=number(request, "wait"),
-    )
-    return web.json_response(found)
+    given = query(request)
+    after, wait = given.get("after", 0), given.get("wait", 0.0)
+    found = await operations(request).job_status(key_of(request), after=after, wait_seconds=wait)
+    return _answer(found)
 
 
 async def stop(request: web.Request) -> web.StreamResponse:
-    return web.json_response(await operations(request).stop(key_of(request), by=who(request)))
+    return _answer(await operations(request).stop(key_of(request), asked(request)))
 
 
 async def scale(request: web.Request) -> web.StreamResponse:
-    body = await object_of(request)
-    if "instances" not in body:
-        raise ProblemError(INVALID_REQUEST('The body must be {"instances": <number>}.'))
-    found = await operations(request).scale(key_of(request), body["instances"], by=who(request))
-    return web.json_response(found)
+    wanted = asked(request)
+    body = await decoded(request, models.ScaleRequest)
+    return _answer(await operations(request).scale(key_of(request), body.instances, wanted))
 
 
 async def restart(request: web.Request) -> web.StreamResponse:
-    return web.json_response(await operations(request).restart(key_of(request), by=who(request)))
+    return _answer(await operations(request).restart(key_of(request), asked(request)))
 
 
 async def versions(request: web.Request) -> web.StreamResponse:
@@ -81,18 +106,116 @@ async def logs(request: web.Request) -> web.StreamResponse:
     wanted = logs_request(request)
     sink = LineSink(request)
     reading = operations(request).job_logs(key_of(request), wanted, sink)
-    return await stream(sink, reading, beats=flag(request, "follow"))
+    return await stream(sink, reading, beats=wanted.follow)
 
+
+# Routes -----------------------------------------------------------------------------------------
+
+_FILE = text_parameter("file", "Name of the job file, for messages about it.", FILE_CHARACTERS_MAX)
+_MESSAGE = text_parameter("message", "Why, for the record.", MESSAGE_CHARACTERS_MAX)
+_FITS = (INSUFFICIENT_MEMORY, INSUFFICIENT_DISK, INSUFFICIENT_PORTS, NO_NODES)
+_CHANGING = (CHANGED_MEANWHILE, JOB_STOPPING, CONFLICT, OUTCOME_UNKNOWN)
+_JOB = "/v1/jobs/{namespace}/{job}"
 
 ROUTES = (
-    web.post("/v1/jobs", submit),
-    web.get("/v1/jobs", list_jobs),
-    web.post("/v1/plan", plan),
-    web.get("/v1/jobs/{namespace}/{job}", status),
-    web.delete("/v1/jobs/{namespace}/{job}", stop),
-    web.post("/v1/jobs/{namespace}/{job}/scale", scale),
-    web.post("/v1/jobs/{namespace}/{job}/restart", restart),
-    web.get("/v1/jobs/{namespace}/{job}/versions", versions),
-    web.get("/v1/jobs/{namespace}/{job}/why", why),
-    web.get("/v1/jobs/{namespace}/{job}/logs", logs),
+    Route(
+        method="POST",
+        path="/v1/jobs",
+        handler=submit,
+        about="Create or change a job.\n201 for a new one, 200 for a change or none. All instances"
+        " are placed, or nothing is changed.",
+        answers={200: models.Changed, 201: models.Changed},
+        problems=(INVALID_JOB, TOO_LARGE, HOST_TAKEN, KEY_REUSED, *_FITS, *_CHANGING),
+        query=(_FILE, _MESSAGE),
+        body=Body(),
+        headers=(IF_MATCH, IDEMPOTENCY_KEY),
+        change="job.submit",
+    ),
+    Route(
+        method="GET",
+        path="/v1/jobs",
+        handler=list_jobs,
+        about="All jobs.",
+        answers={200: models.JobList},
+        query=(text_parameter("namespace", "Only of this namespace."), *PAGED),
+    ),
+    Route(
+        method="POST",
+        path="/v1/plan",
+        handler=plan,
+        about="What a submit would do now.\nDecided as for a submit, and thrown away.",
+        answers={200: models.Planned},
+        problems=(INVALID_JOB, TOO_LARGE),
+        query=(_FILE,),
+        body=Body(),
+    ),
+    Route(
+        method="GET",
+        path=_JOB,
+        handler=status,
+        about="One job with its instances.",
+        answers={200: models.JobStatus},
+        problems=(JOB_NOT_FOUND,),
+        query=(
+            whole("after", "Answer once the cluster is beyond this revision.", most=2**62),
+            number("wait", "Seconds to wait for that at most; 30 is the most.", most=3600.0),
+        ),
+    ),
+    Route(
+        method="DELETE",
+        path=_JOB,
+        handler=stop,
+        about="Stop the job and its instances.",
+        answers={200: models.Changed},
+        problems=(JOB_NOT_FOUND, *_CHANGING),
+        headers=(IF_MATCH,),
+        change="job.stop",
+    ),
+    Route(
+        method="POST",
+        path=f"{_JOB}/scale",
+        handler=scale,
+        about="Change the number of instances.",
+        answers={200: models.Changed},
+        problems=(JOB_NOT_FOUND, TOO_LARGE, *_FITS, *_CHANGING),
+        body=Body(model=models.ScaleRequest),
+        headers=(IF_MATCH,),
+        change="job.scale",
+    ),
+    Route(
+        method="POST",
+        path=f"{_JOB}/restart",
+        handler=restart,
+        about="Replace every instance, one at a time.",
+        answers={200: models.Changed},
+        problems=(JOB_NOT_FOUND, *_CHANGING),
+        headers=(IF_MATCH,),
+        change="job.restart",
+    ),
+    Route(
+        method="GET",
+        path=f"{_JOB}/versions",
+        handler=versions,
+        about="The kept versions, oldest first.\nAt most 20; they outlive the job.",
+        answers={200: models.VersionList},
+        problems=(JOB_NOT_FOUND,),
+    ),
+    Route(
+        method="GET",
+        path=f"{_JOB}/why",
+        handler=why,
+        about="Why the job is as it is, in plain words.",
+        answers={200: models.Lines},
+        problems=(JOB_NOT_FOUND,),
+    ),
+    Route(
+        method="GET",
+        path=f"{_JOB}/logs",
+        handler=logs,
+        about=f"Logs of all instances.\n{LOGS_ABOUT}",
+        answers={200: models.LogLine},
+        media=("application/x-ndjson",),
+        problems=(JOB_NOT_FOUND, NOT_RUNNING),
+        query=LOGS_QUERY,
+    ),
 )

@@ -3,7 +3,10 @@
 from aiohttp import web
 from prometheus_client import generate_latest
 
+from ozymandias.api import models
 from ozymandias.api.request import operations
+from ozymandias.api.routes import Route
+from ozymandias.problems import STORE_UNAVAILABLE
 from ozymandias.telemetry import REGISTRY
 
 
@@ -25,7 +28,30 @@ async def readyz(request: web.Request) -> web.StreamResponse:
 
 
 ROUTES = (
-    web.get("/metrics", metrics),
-    web.get("/healthz", healthz),
-    web.get("/readyz", readyz),
+    Route(
+        method="GET",
+        path="/metrics",
+        handler=metrics,
+        about="Counters in Prometheus' text format.",
+        answers={200: str},
+        media=("text/plain",),
+        is_open=True,
+    ),
+    Route(
+        method="GET",
+        path="/healthz",
+        handler=healthz,
+        about="Whether the process answers.",
+        answers={200: models.Pulse},
+        is_open=True,
+    ),
+    Route(
+        method="GET",
+        path="/readyz",
+        handler=readyz,
+        about="Whether this daemon is a member of its cluster.",
+        answers={200: models.Pulse},
+        problems=(STORE_UNAVAILABLE,),
+        is_open=True,
+    ),
 )

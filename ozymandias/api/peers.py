@@ -1,4 +1,4 @@
-"""Other daemons' APIs over HTTP, with the cluster's token. What they say is passed through.
+"""Other daemons' APIs over HTTP, with this daemon's own key. What they say is passed through.
 
 A peer that is slow to accept is given up after two seconds; a stream lives as long as its beats
 come. The peer's own problem documents become the same problems here.
@@ -24,14 +24,14 @@ _STANDARD = ("type", "title", "status", "detail", "hint", "instance")
 class HttpPeers:
     """One pool of connections; made when first needed, closed with the daemon."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, node: str, key: str) -> None:
+        self._proof = f"Peer {node}:{key}"
         self._session: aiohttp.ClientSession | None = None
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {self._token}", PASSED_ON: "1"},
+                headers={"Authorization": self._proof, PASSED_ON: "1"},
                 read_bufsize=LINE_BYTES_MAX,
             )
         return self._session
@@ -52,7 +52,8 @@ class HttpPeers:
         limits = aiohttp.ClientTimeout(
             total=None, connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
         )
-        asking = self._client().get(api + path, params=query, timeout=limits)
+        given = {name: value for name, value in query.items() if value}
+        asking = self._client().get(api + path, params=given, timeout=limits)
         async with _reaching(api), asking as response:
             await _check(response)
             await sink.begin()

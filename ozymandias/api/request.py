@@ -1,34 +1,63 @@
-"""What handlers take out of a request, checked: names, numbers, bodies. Nothing is trusted."""
+"""What handlers take out of a request, checked: names, bodies, conditions. Nothing is trusted."""
 
-import json
+import asyncio
 import re
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import web
 
+from ozymandias.api.changes import Asked, Condition
 from ozymandias.api.operations import Operations
 from ozymandias.model.job import JobKey
-from ozymandias.problems import INVALID_REQUEST, TOO_LARGE, ProblemError
+from ozymandias.problems import INVALID_REQUEST, REQUEST_TIMEOUT, TOO_LARGE, ProblemError
 from ozymandias.store.keys import job_key
 
+T = TypeVar("T")
+
 OPERATIONS = web.AppKey("operations", Operations)
+QUERY: web.RequestKey[dict[str, Any]] = web.RequestKey("query", dict)
+ASKED = web.RequestKey("asked", Asked)
 BODY_BYTES_MAX = 2**20
+BODY_SECONDS_MAX = 30.0
 PASSED_ON = "Ozymandias-Passed-On"  # set by a peer that hands a request to the instance's node
 BY = "Ozymandias-By"  # who asks, for the record; the token is what is believed
+IF_MATCH = "If-Match"
+IDEMPOTENCY_KEY = "Idempotency-Key"
+REPLAYED = "Idempotency-Replayed"
 
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e\u00a0-\uffff]")
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e\u00a0-\ud7ff\ue000-\uffff]")
+_IDEMPOTENCY = re.compile(r"[!-~]{1,255}")
 
 
 def operations(request: web.Request) -> Operations:
     return request.app[OPERATIONS]
 
 
+def query(request: web.Request) -> dict[str, Any]:
+    """The parameters that the route declares and the request gives, read as what they are."""
+    return request[QUERY]
+
+
 def key_of(request: web.Request) -> JobKey:
     return job_key(request.match_info["namespace"], request.match_info["job"])
 
 
-def who(request: web.Request) -> str:
-    return text(request.headers.get(BY, ""), 100)
+def asked(request: web.Request) -> Asked:
+    """By whom a change is asked for, and on which condition; the audit reads it afterwards."""
+    found = request[ASKED]
+    found.by = text(request.headers.get(BY, ""), 100)
+    found.condition = Condition.parse(request.headers.get(IF_MATCH, ""))
+    return found
+
+
+def idempotency_key(request: web.Request) -> str:
+    given = request.headers.get(IDEMPOTENCY_KEY, "")
+    if given and not _IDEMPOTENCY.fullmatch(given):
+        raise ProblemError(
+            INVALID_REQUEST(f"{IDEMPOTENCY_KEY} must be 1 to 255 characters without spaces.")
+        )
+    return given
 
 
 def text(value: str, characters_max: int) -> str:
@@ -38,7 +67,13 @@ def text(value: str, characters_max: int) -> str:
 async def body_of(request: web.Request) -> bytes:
     if (request.content_length or 0) > BODY_BYTES_MAX:
         raise too_large()
-    return await request.read()
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            return await request.read()
+    except TimeoutError:
+        raise ProblemError(
+            REQUEST_TIMEOUT(f"The body did not arrive within {BODY_SECONDS_MAX:.0f} s.")
+        ) from None
 
 
 def too_large() -> ProblemError:
@@ -50,38 +85,9 @@ def too_large() -> ProblemError:
     )
 
 
-async def object_of(request: web.Request) -> dict[str, Any]:
-    """The body as a JSON object."""
+async def decoded(request: web.Request, model: type[T]) -> T:
+    """The body as one of the types of `api/models.py`."""
     try:
-        found = json.loads(await body_of(request))
-    except (ValueError, RecursionError) as error:
-        raise ProblemError(INVALID_REQUEST(f"The body is not JSON: {error}")) from None
-    if not isinstance(found, dict):
-        raise ProblemError(INVALID_REQUEST("The body must be a JSON object."))
-    return found
-
-
-def whole(request: web.Request, name: str, *, least: int = 0, most: int = 10**9) -> int | None:
-    """A whole number of the query, None when it is not given."""
-    given = request.query.get(name, "")
-    if not given:
-        return None
-    if not given.isdecimal() or len(given) > 18 or not least <= int(given) <= most:
-        raise ProblemError(
-            INVALID_REQUEST(f"{name} must be a whole number from {least} to {most}.")
-        )
-    return int(given)
-
-
-def number(request: web.Request, name: str, default: float = 0.0) -> float:
-    try:
-        found = float(request.query.get(name, default))
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < 1e12:
-        raise ProblemError(INVALID_REQUEST(f"{name} must be a number that is not negative."))
-    return found
-
-
-def flag(request: web.Request, name: str) -> bool:
-    return request.query.get(name, "").lower() in ("1", "true", "yes")
+        return msgspec.json.decode(await body_of(request), type=model)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ProblemError(INVALID_REQUEST(f"The body is not as it must be: {error}.")) from None

@@ -1,10 +1,10 @@
 """Answers that go on: logs as lines of JSON, events as server-sent events.
 
-A stream ends when its source ends, when the client goes away, or when the daemon shuts down; the
-last is a proper end of the answer, not a torn connection. A quiet stream carries a beat every few
-seconds, so that a client that vanished is noticed. Problems before the first byte are ordinary
-answers; later ones are the stream's last line. Work that takes long without a word (exec) is given
-up as well when its client goes away.
+A stream ends when its source ends, when the client goes away, when its token is taken away, or when
+the daemon shuts down; that is a proper end of the answer, not a torn connection. A quiet stream
+carries a beat every few seconds, so that a client that vanished is noticed. Problems before the
+first byte are ordinary answers; later ones are the stream's last line. Work that takes long without
+a word (exec) is given up as well when its client goes away.
 """
 
 import asyncio
@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from ozymandias.api.access import Document
+from ozymandias.api.callers import CALLER, Door
 from ozymandias.problems import ProblemError
 
 BEAT_SECONDS = 5.0
 LOOK_SECONDS = 0.5  # how often it is looked whether the client is still there
 CLOSING = web.AppKey("closing", asyncio.Event)
+DOOR = web.AppKey("door", Door)
 Result = TypeVar("Result")
 
 
@@ -60,7 +62,7 @@ class EventSink(LineSink):
 async def stream(
     sink: LineSink, reading: Coroutine[Any, Any, None], *, beats: bool
 ) -> web.StreamResponse:
-    """Let ``reading`` fill the sink until one of the three ends."""
+    """Let ``reading`` fill the sink until one of them ends."""
     closing = sink.request.app[CLOSING]
     try:
         async with asyncio.TaskGroup() as group:
@@ -98,7 +100,9 @@ async def _closed(closing: asyncio.Event) -> None:
 
 
 async def _beat(sink: LineSink) -> None:
-    while True:
+    """Signs of life, for as long as who asked would still be let in."""
+    request = sink.request
+    while request.app[DOOR].still_admits(request[CALLER]):
         await asyncio.sleep(BEAT_SECONDS)
         if sink.response.prepared:
             await sink.response.write(sink.beat)

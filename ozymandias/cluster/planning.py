@@ -13,6 +13,7 @@ from ozymandias.cluster import addresses, programs, state
 from ozymandias.cluster.state import LocalCluster, LocalNode, Processes
 from ozymandias.model.units import parse_size
 from ozymandias.problems import LOCAL_CLUSTER, ProblemError
+from ozymandias.store.tokens import hashed, make_token
 
 NODES_MAX = 32
 SIZE_MIN_BYTES = 64 * 2**20

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import ipaddress
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -21,6 +22,9 @@ import uvloop
 
 from ozymandias import __version__, telemetry
 from ozymandias.api.app import serving
+from ozymandias.api.audit import Audit
+from ozymandias.api.callers import Tokens
+from ozymandias.api.limits import Limits, Rate
 from ozymandias.api.peers import HttpPeers
 from ozymandias.core.routes import Names
 from ozymandias.daemon import config as settings
@@ -115,16 +119,16 @@ async def _run_until_signal(config: Config) -> None:
 
 async def _run(config: Config) -> None:
     notify("STATUS=starting")
-    token = _token(config)
+    tokens, key = _tokens(config), secrets.token_hex(16)
     listen = settings.host_port(config.api.listen, "[api] listen")
     store = connect_store(config.etcd)
-    peers = HttpPeers(token)
+    peers = HttpPeers(_name(config), key)
     try:
         cluster = config.node.cluster or await _cluster_of(store, config)
         async with _runtime(config, cluster) as runtime, asyncio.TaskGroup() as group:
             names = Names(domain=config.names.domain, ingress_domain=config.names.ingress_domain)
             daemon = Daemon(
-                _identity(config, cluster),
+                _identity(config, cluster, key),
                 names,
                 Ports(
                     store=store,
@@ -139,7 +143,13 @@ async def _run(config: Config) -> None:
             group.create_task(_pulse(daemon.membership))
             path = config.api.socket or str(Path(config.node.state_dir) / "api.sock")
             async with serving(
-                daemon.operations, listen=listen, token=token, socket_path=Path(path)
+                daemon.operations,
+                listen=listen,
+                tokens=tokens,
+                socket_path=Path(path),
+                limits=_limits(config),
+                hosts=frozenset({_name(config), socket.gethostname().lower(), *config.api.hosts}),
+                audit=_audit(config),
             ):
                 notify("READY=1")
                 await daemon.run()
@@ -150,16 +160,33 @@ async def _run(config: Config) -> None:
         await store.aclose()
 
 
-def _token(config: Config) -> str:
+def _name(config: Config) -> str:
+    return config.node.name or socket.gethostname().lower()
+
+
+def _tokens(config: Config) -> Tokens | None:
     if not config.api.token_file:
-        return ""
+        return None
     try:
-        return Path(config.api.token_file).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+        return Tokens(Path(config.api.token_file))
+    except (OSError, ValueError) as error:
         raise ProblemError(CONFIG_INVALID(f"[api] token_file: {error}")) from error
 
 
-def _identity(config: Config, cluster: str) -> Identity:
+def _limits(config: Config) -> Limits:
+    per_second = float(config.api.requests_per_second)
+    return Limits(
+        caller=Rate(per_second=per_second, burst=4 * per_second),
+        connections_max=config.api.connections_max,
+    )
+
+
+def _audit(config: Config) -> Audit:
+    size = settings.size(config.api.audit_max, "[api] audit_max")
+    return Audit(Path(config.node.state_dir) / "audit.log", size)
+
+
+def _identity(config: Config, cluster: str, peer_key: str) -> Identity:
     node = config.node
     host = read_host(Path(node.state_dir), node.machine_id)
     if not host.machine_id:
@@ -169,7 +196,7 @@ def _identity(config: Config, cluster: str) -> Identity:
     memory = settings.size(node.memory, "[node] memory") if node.memory else host.memory_bytes
     disk = settings.size(node.disk, "[node] disk") if node.disk else host.disk_bytes
     return Identity(
-        name=NodeName(node.name or socket.gethostname().lower()),
+        name=NodeName(_name(config)),
         cluster=cluster,
         machine_id=host.machine_id,
         address=node.address,
@@ -183,6 +210,7 @@ def _identity(config: Config, cluster: str) -> Identity:
         labels=tuple(sorted(node.labels.items())),
         lease_ttl_seconds=node.lease_ttl_seconds,
         start_clean=node.start_clean,
+        peer_key=peer_key,
     )
 
 

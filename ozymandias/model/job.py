@@ -179,6 +179,7 @@ class JobHead:
     deleting: bool = False
     restart: int = 0  # raised by `ozy restart`: instances of an older generation are replaced
     commit: str = ""  # id of the transaction that wrote this
+    idempotency: str = ""  # of the last submit that came with a key: hashes of key and body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +192,7 @@ class JobVersion:
     submitted_by: str = ""
     submitted_at: float = 0.0
     message: str = ""
+    idempotency: str = ""  # hashes of the submit's Idempotency-Key and body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

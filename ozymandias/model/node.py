@@ -114,6 +114,7 @@ class Presence:
     api: str  # URL of its API, for peers
     long_lease: int = 0  # of its statuses and names, which outlive a blink of the lease
     degraded: str = ""  # why it takes no new work, e.g. podman does not answer
+    peer_key: str = field(default="", repr=False)  # what it shows to other daemons' APIs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

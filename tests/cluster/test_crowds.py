@@ -158,7 +158,7 @@ def test_clients_that_go_away(cluster: Cluster) -> None:
 
 def _send_and_leave(cluster: Cluster, body: bytes, *, length: int) -> None:
     head = (
-        "POST /v1/jobs HTTP/1.1\r\nHost: x\r\n"
+        "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"
         f"Authorization: Bearer {cluster.local.token_file.read_text().strip()}\r\n"
         f"Content-Length: {length}\r\n\r\n"
     )

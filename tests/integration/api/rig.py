@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ozymandias.api.app import serving
+from ozymandias.api.audit import Audit
+from ozymandias.api.callers import Tokens
+from ozymandias.api.limits import Limits
 from ozymandias.api.peers import HttpPeers
 from ozymandias.core.routes import Names
 from ozymandias.daemon.daemon import Daemon, Ports
@@ -29,6 +32,7 @@ from ozymandias.sim.etcd import SimEtcd
 from ozymandias.sim.host import Faults, SimHost
 from ozymandias.sim.runtime import SimRuntime
 from ozymandias.sim.store import SimStore
+from ozymandias.store.tokens import hashed
 
 T = TypeVar("T")
 
@@ -95,11 +99,22 @@ class Ran:
 class Cluster:
     """Use as a context manager."""
 
-    def __init__(self, folder: Path, nodes: int = 3, memory_bytes: int = 4 * GIB) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 3,
+        memory_bytes: int = 4 * GIB,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> None:
         self.folder = folder
         self.machines: dict[str, Machine] = {}
         self.context_file = folder / "context.json"
         self.socket = folder / "api.sock"
+        self.audit_file = folder / "audit.log"
+        self.limits = limits
+        self.tokens_file = folder / "tokens"
+        self.tokens_file.write_text(f"{hashed(TOKEN)}\n")
+        self.tokens = Tokens(self.tokens_file)
         self._nodes = nodes
         self._memory_bytes = memory_bytes
         self._loop = asyncio.new_event_loop()
@@ -154,7 +169,7 @@ class Cluster:
             host = SimHost(seed=number, subnet=f"10.200.{number}", wall=clock.wall)
             host.faults = Faults(latency_seconds=(0.0, 0.005))
             store = SimStore(self.etcd, clock, number)
-            port, peers = free_port(), HttpPeers(TOKEN)
+            port, peers = free_port(), HttpPeers(name, f"key-of-{name}")
             identity = Identity(
                 name=name,
                 machine_id=f"machine-{name}",
@@ -165,6 +180,7 @@ class Cluster:
                 capacity=Resources(memory_bytes=self._memory_bytes, disk_bytes=20 * GIB),
                 labels=(("zone", f"z{number}"),),
                 lease_ttl_seconds=LEASE_SECONDS,
+                peer_key=f"key-of-{name}",
             )
             ports = Ports(store=store, runtime=PromptRuntime(host), clock=clock, peers=peers)
             daemon = Daemon(identity, Names(), ports)
@@ -186,7 +202,14 @@ class Cluster:
         listen = ("127.0.0.1", machine.port)
         operations = machine.daemon.operations
         try:
-            async with serving(operations, listen=listen, token=TOKEN, socket_path=where):
+            async with serving(
+                operations,
+                listen=listen,
+                tokens=self.tokens,
+                socket_path=where,
+                limits=self.limits,
+                audit=Audit(self.audit_file),
+            ):
                 await machine.daemon.run()
         finally:
             if machine.peers:

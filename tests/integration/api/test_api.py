@@ -193,7 +193,7 @@ def test_a_megabyte_is_refused_clearly(cluster: Cluster) -> None:
 def test_a_body_without_a_length_is_limited_too(cluster: Cluster) -> None:
     """Chunks are counted, not believed."""
     with socket.create_connection(("127.0.0.1", cluster.machines["n1"].port), 10) as sock:
-        head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
         sock.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
         for _ in range(20):
             sock.sendall(b"10000\r\n" + b"#" * 65536 + b"\r\n")
@@ -238,7 +238,7 @@ def test_the_unix_socket_is_roots_and_asks_for_no_token(cluster: Cluster) -> Non
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)
         sock.connect(str(cluster.socket))
-        sock.sendall(b"GET /v1/info HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        sock.sendall(b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = b"".join(iter(lambda: sock.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert b'"node": "n1"' in answer

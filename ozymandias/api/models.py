@@ -1,0 +1,268 @@
+"""The shapes of what the API takes and gives: `/v1/openapi.json` is generated from these.
+
+Requests are decoded into them. Answers are built by `api/documents.py` as plain documents, which is
+quicker and reads better there; tests hold every real answer against its shape here, both ways.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+NAME = Annotated[str, Meta(max_length=253)]
+Count = Annotated[int, Meta(ge=0)]
+Text = Annotated[str, Meta(pattern="^[^\\x00]*$", max_length=65536)]
+
+JobState = Literal["stopping", "failed", "pending", "deploying", "idle", "healthy"]
+
+
+# What is asked ----------------------------------------------------------------------------------
+
+
+class ScaleRequest(Struct, forbid_unknown_fields=True):
+    """How many instances the job shall have."""
+
+    instances: Annotated[int, Meta(ge=0, le=100_000)]
+
+
+class ExecRequest(Struct, forbid_unknown_fields=True):
+    """A command to run to its end in a container of the instance."""
+
+    command: Annotated[list[Text], Meta(min_length=1, max_length=4096)]
+    container: Text = ""
+    timeout_seconds: Annotated[float, Meta(gt=0, le=3600)] = 60.0
+
+
+# Problems ---------------------------------------------------------------------------------------
+
+
+class Problem(Struct):
+    """RFC 9457. Kinds have members of their own beside these (numbers, names)."""
+
+    type: str
+    title: str
+    status: Annotated[int, Meta(ge=400, le=599)]
+    detail: str
+    hint: str = ""
+    instance: str = ""
+
+
+# Instances, nodes, events -----------------------------------------------------------------------
+
+
+class InstanceRow(Struct):
+    instance: str
+    job: str
+    namespace: str
+    node: str | None
+    state: str
+    healthy: bool
+    address: str | None
+    version: Count
+    restarts: Count
+    reason: str
+
+
+class InstanceList(Struct):
+    items: list[InstanceRow]
+    next: str | None
+
+
+class Amount(Struct):
+    total: int
+    reserved: int
+    allocated: int
+
+
+class NodeRow(Struct):
+    name: str
+    state: Literal["ready", "cordoned", "degraded", "lost"]
+    memory_bytes: Amount
+    disk_bytes: Amount
+    labels: dict[str, str]
+    instances: Count
+    reason: str
+
+
+class NodeList(Struct):
+    items: list[NodeRow]
+    next: str | None
+
+
+class EventRow(Struct):
+    time: float
+    node: str
+    number: Count
+    kind: str
+    reason: str
+    namespace: str
+    job: str
+    instance: str
+
+
+class EventList(Struct):
+    items: list[EventRow]
+    next: str | None
+
+
+# Jobs -------------------------------------------------------------------------------------------
+
+
+class JobRow(Struct):
+    job: str
+    namespace: str
+    version: Count
+    wanted: Count
+    healthy: Count
+    pending: Count
+    state: JobState
+    hosts: list[str]
+
+
+class JobList(Struct):
+    items: list[JobRow]
+    next: str | None
+
+
+class JobStatus(Struct):
+    job: str
+    namespace: str
+    uid: str
+    version: Count
+    wanted: Count
+    healthy: Count
+    pending: Count
+    up_to_date: Count
+    state: JobState
+    hosts: list[str]
+    instances: list[InstanceRow]
+    problem: Problem | None
+    revision: Count
+    etag: str
+
+
+class VersionRow(Struct):
+    version: Count
+    uid: str
+    current: bool
+    instances: Count
+    images: dict[str, str]
+    submitted_by: str
+    submitted_at: float
+    message: str
+
+
+class VersionList(Struct):
+    items: list[VersionRow]
+
+
+class Step(Struct):
+    instance: str
+    node: str
+    reason: str
+
+
+class Move(Struct):
+    instance: str
+    origin: str = field(name="from")
+    to: str
+    reason: str
+
+
+class PlanDocument(Struct):
+    fits: bool
+    place: list[Step]
+    stop: list[Step]
+    move: list[Move]
+    problem: Problem | None
+
+
+class Changed(Struct):
+    """What became of a change; ``revision`` is that of the store."""
+
+    job: str
+    namespace: str
+    uid: str
+    version: Count
+    wanted: Count
+    changed: bool
+    created: bool
+    plan: PlanDocument
+    revision: Count
+    etag: str
+
+
+class ContainerDemand(Struct):
+    name: str
+    image: str
+    memory_bytes: Count
+    disk_bytes: Count
+    restart: str
+    healthcheck: str | None
+
+
+class Planned(PlanDocument):
+    """What a submit would do now, and what one instance takes."""
+
+    job: str
+    namespace: str
+    version: Count
+    wanted: Count
+    changed: bool
+    memory_bytes: Count
+    disk_bytes: Count
+    host_ports: list[str]
+    containers: list[ContainerDemand]
+
+
+# The rest ---------------------------------------------------------------------------------------
+
+
+class Lines(Struct):
+    lines: list[str]
+
+
+class ExecAnswer(Struct):
+    exit_code: int
+    stdout: str
+    stderr: str
+    truncated: bool
+
+
+class LogLine(Struct):
+    """One line of the stream of logs. With `previous`: one ended run per line instead."""
+
+    instance: str
+    container: str
+    time: float
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+class RunLine(Struct):
+    time: float
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+class EndedRun(Struct):
+    instance: str
+    namespace: str
+    container: str
+    node: str
+    version: Count
+    started_at: float | None
+    ended_at: float
+    exit_code: int | None
+    oom_killed: bool
+    reason: str
+    lines: list[RunLine]
+
+
+class Info(Struct):
+    cluster: str
+    node: str
+    version: str
+
+
+class Pulse(Struct):
+    status: Literal["alive", "ready"]

@@ -1,0 +1,27 @@
+"""All routes: the one table that the application, its document and its tests go by."""
+
+from aiohttp import web
+
+from ozymandias.api import events, instances, jobs, metrics, nodes
+from ozymandias.api.openapi import rendered
+from ozymandias.api.routes import Route
+
+
+async def description(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=rendered(ROUTES), content_type="application/json")
+
+
+ROUTES: tuple[Route, ...] = (
+    *jobs.ROUTES,
+    *instances.ROUTES,
+    *nodes.ROUTES,
+    *events.ROUTES,
+    *metrics.ROUTES,
+    Route(
+        method="GET",
+        path="/v1/openapi.json",
+        handler=description,
+        about="This description.",
+        answers={200: dict},
+    ),
+)
