@@ -10,6 +10,7 @@ import contextlib
 import ipaddress
 import signal
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from ozymandias import telemetry
@@ -50,12 +51,12 @@ async def serve(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     store = connect_store(config.etcd)
-    records = Records(store, zone)
+    records = Records(zone)
     servers = [await responder.serve_tcp(sock) for sock in listeners]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(follow_store(records.follow)),
+                group.create_task(follow_store(partial(records.follow, store))),
                 group.create_task(records.release_held()),
                 group.create_task(forwarder.run()),
                 group.create_task(pulse()),
@@ -91,8 +92,7 @@ class Records:
     the truth about the instances, and always an outage if it is believed (`edge/last_good.py`).
     """
 
-    def __init__(self, store: Store, zone: Zone, *, hold_seconds: float = HOLD_SECONDS) -> None:
-        self._store = store
+    def __init__(self, zone: Zone, *, hold_seconds: float = HOLD_SECONDS) -> None:
         self._zone = zone
         self._hold_seconds = hold_seconds
         self._jobs: dict[str, dict[bytes, DnsRecord]] = {}  # none is empty
@@ -100,8 +100,8 @@ class Records:
         self._changed = asyncio.Event()
         zone.is_known = False
 
-    async def follow(self) -> None:
-        async for item in self._store.mirror(layout.PREFIX):
+    async def follow(self, store: Store) -> None:
+        async for item in store.mirror(layout.PREFIX):
             if isinstance(item, Listing):
                 self.take_all((kv.key, kv.value) for kv in item.kvs)
             else:

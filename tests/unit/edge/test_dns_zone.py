@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ozymandias.edge import dns as layout
 from ozymandias.edge.forwarder import Forwarder
-from ozymandias.edge.responder import Responder
+from ozymandias.edge.responder import REFUSALS_PER_SECOND_MAX, Responder
 from ozymandias.edge.wire import question_end
 from ozymandias.edge.zone import Zone
 from ozymandias.model.routing import DnsRecord
@@ -208,3 +208,26 @@ def test_any_bytes(data: bytes):
     if wire:
         dns.message.from_wire(wire)
         assert len(wire) <= 1232
+
+
+def test_refusals_are_few():
+    """However many strangers ask, they hear of us a bounded number of times a second."""
+    responder = Responder(Zone("ozy.internal"), Forwarder(()))
+    data = dns.message.make_query("web.default.ozy.internal", "ANY").to_wire()
+    told = [responder.refuse_early(data, f"8.8.{n >> 8}.{n & 255}")[1] for n in range(5000)]
+    answers = [wire for wire in told if wire]
+    assert len(answers) <= 2 * REFUSALS_PER_SECOND_MAX  # the second may change meanwhile
+    assert {len(wire) for wire in answers} == {12}
+
+
+def test_answers_that_fit_no_message():
+    """More services than a message holds are cut at a record, over TCP too."""
+    zone = Zone("ozy.internal")
+    for slot in range(1500):
+        zone.put(record(f"{slot}.{'x' * 60}.default", f"10.2.{slot >> 8}.{slot & 255}", port=80))
+    responder = Responder(zone, Forwarder(()))
+    data = dns.message.make_query("default.ozy.internal", "SRV").to_wire()
+    wire = responder.reply(data, question_end(data), True)
+    assert wire is not None and 60000 < len(wire) <= 65535
+    answer = dns.message.from_wire(wire)
+    assert answer.flags & 0x0200 and len(texts(answer)) > 500
