@@ -65,6 +65,7 @@ class Forwarder:
         self._in_flight_of: dict[str, int] = {}  # clients that have any
         self._timeout = timeout_seconds
         self._sockets: dict[tuple[str, int], list[_Resolver]] = {}
+        self._opening = asyncio.Lock()
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
@@ -142,11 +143,12 @@ class Forwarder:
 
     async def _socket(self, resolver: tuple[str, int]) -> _Resolver:
         sockets = self._sockets.setdefault(resolver, [])
-        if len(sockets) < SOCKETS_PER_RESOLVER:
-            loop = asyncio.get_running_loop()
-            _, protocol = await loop.create_datagram_endpoint(_Resolver, remote_addr=resolver)
-            sockets.append(protocol)
-            return protocol
+        async with self._opening:  # or a burst of questions would open one each
+            if len(sockets) < SOCKETS_PER_RESOLVER:
+                loop = asyncio.get_running_loop()
+                _, protocol = await loop.create_datagram_endpoint(_Resolver, remote_addr=resolver)
+                sockets.append(protocol)
+                return protocol
         return secrets.choice(sockets)
 
     async def _ask_tcp(self, resolver: tuple[str, int], query: bytes) -> bytes:
