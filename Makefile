@@ -37,7 +37,7 @@ test-integration: setup coredns ## one real thing at a time: etcd, podman, the e
 	$(ROOT) $(PYTEST) tests/integration
 
 test-cluster: setup ## real daemons on real etcd and podman: kill, restart, heal
-	$(ROOT) $(PYTEST) tests/cluster
+	$(ROOT) $(PYTEST) tests/cluster tests/docs
 
 coredns: setup ## build the CoreDNS that tests compare with (some minutes once, then cached)
 	@$(ROOT) $(PYTHON) deploy/coredns/build.py >/dev/null

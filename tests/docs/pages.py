@@ -123,7 +123,7 @@ def missing_lines(expected: list[str], printed: str) -> list[str]:
 
 
 def _blank(text: str) -> str:
-    return r"\s+".join(re.escape(word) for word in re.split(r"\s+", text))
+    return r"\s*".join(re.escape(word) for word in re.split(r"\s+", text))
 
 
 def prose(page: Path) -> str:
