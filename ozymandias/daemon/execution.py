@@ -161,6 +161,7 @@ class Executor:
             return self._list_at
         now = self._clock.boot()
         self._refresh(snapshot)
+        self._local.revision = snapshot.revision
         self._take_in(snapshot, now)
         look_at = self._drain(now) if session else None
         self._worker.cancel_pulls(self._is_to_run)

@@ -37,6 +37,7 @@ class Wake:
 class LocalPods:
     def __init__(self) -> None:
         self.assigned: tuple[Assigned, ...] = ()
+        self.revision = 0  # of the snapshot in which they were assigned
         self.wanted: dict[PodId, Wanted] = {}
         self.observed: dict[PodId, ObservedPod] = {}
         self.memories: dict[PodId, PodMemory] = {}

@@ -125,8 +125,8 @@ class StatusWriter:
         if not self._local.is_known:
             return None
         session = self._membership.valid()
-        if session is None:
-            return None
+        if session is None or self._local.revision < session.revision:
+            return None  # what is known is from before: a name may be another's by now
         try:
             if self._session is not session:
                 await self._load(session)
