@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.figure import milliseconds, ratio_by_turns, report
+from bench.figure import by_turns, compared, report
 
 TURNS = 31
 EMPTY = "import click\n@click.command()\ndef main():\n    '''Empty.'''\nmain()\n"
@@ -26,10 +26,9 @@ def empty_program(directory: Path) -> str:
 def measure_help(directory: Path) -> None:
     empty = empty_program(directory)
     _warm(empty)
-    ratio, ours, theirs = ratio_by_turns(
-        lambda: run(OZY, "--help"), lambda: run(sys.executable, empty, "--help"), TURNS
+    ratio, how = compared(
+        *by_turns(lambda: run(OZY, "--help"), lambda: run(sys.executable, empty, "--help"), TURNS)
     )
-    how = f"{milliseconds(min(ours))} against {milliseconds(min(theirs))}, best of {TURNS} turns"
     report("ozy --help / empty click program", ratio, "ratio", 1.2, how)
 
 
@@ -38,10 +37,9 @@ def measure_ps(directory: Path) -> None:
     empty = empty_program(directory)
     _warm(empty)
     run(OZY, "ps")
-    ratio, ours, theirs = ratio_by_turns(
-        lambda: run(OZY, "ps"), lambda: run(sys.executable, empty), TURNS
+    ratio, how = compared(
+        *by_turns(lambda: run(OZY, "ps"), lambda: run(sys.executable, empty), TURNS)
     )
-    how = f"{milliseconds(min(ours))} against {milliseconds(min(theirs))}, best of {TURNS} turns"
     report("ozy ps / empty click program", ratio, "ratio", 1.7, how)
 
 

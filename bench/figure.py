@@ -1,10 +1,11 @@
 """One figure: a value against its goal, printed as one JSON line.
 
-Ratios are taken within one run, turn by turn, so that a busy machine slows both sides alike. Of
-starting a program the quickest turn counts: others only ever add to it.
+Ratios are taken within one run, turn by turn, so that a busy machine slows both sides alike. The
+value is the ratio of the medians; that of the quickest turns stands beside it.
 """
 
 import json
+import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -30,17 +31,28 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def ratio_by_turns(
+def by_turns(
     ours: Callable[[], object], theirs: Callable[[], object], turns: int
-) -> tuple[float, Sequence[float], Sequence[float]]:
-    """(best of ours / best of theirs, all of ours, all of theirs); who begins alternates."""
+) -> tuple[Sequence[float], Sequence[float]]:
+    """The seconds of each; who begins alternates."""
     mine: list[float] = []
     other: list[float] = []
     for turn in range(turns):
         pairs = [(ours, mine), (theirs, other)]
         for action, times in pairs if turn % 2 == 0 else reversed(pairs):
             times.append(seconds(action))
-    return min(mine) / min(other), mine, other
+    return mine, other
+
+
+def compared(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, str]:
+    """The ratio of the medians, and how it came about, with the best beside it."""
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    how = (
+        f"median of {len(ours)} turns {milliseconds(mine)} against {milliseconds(other)};"
+        f" best {milliseconds(min(ours))} against {milliseconds(min(theirs))}"
+        f" ({min(ours) / min(theirs):.2f})"
+    )
+    return mine / other, how
 
 
 def milliseconds(seconds: float) -> str:

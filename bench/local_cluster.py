@@ -11,12 +11,12 @@ from typing import Any
 
 from bench import bare_podman
 from bench.command_line import OZY
-from bench.figure import milliseconds, report, seconds
+from bench.figure import compared, report, seconds
 from ozymandias.cluster import state
 from ozymandias.cluster.state import LocalCluster, Processes
 
 SUBMIT_TURNS = 7
-IDLE_SECONDS = 20.0
+IDLE_SECONDS = 60.0
 SETTLE_SECONDS = 3.0
 POLL_SECONDS = 0.01
 HEALTHY_SECONDS_MAX = 60.0
@@ -85,12 +85,9 @@ def measure_submit(cluster: LocalCluster) -> None:
         arguments = (podman, name, cluster.network, label)
         theirs.append(seconds(lambda given=arguments: bare_podman.start(*given)))
         bare_podman.remove(podman, name)
-    mine, bare = statistics.median(ours), statistics.median(theirs)
-    how = (
-        f"{milliseconds(mine)} against {milliseconds(bare)}: POST of the job until its status"
-        f" says healthy, against the podman API until HTTP 200; median of {SUBMIT_TURNS} turns"
-    )
-    report("submit to healthy / bare podman", mine / bare, "ratio", 1.5, how)
+    ratio, how = compared(ours, theirs)
+    what = "POST of the job until its status says healthy, against the podman API until HTTP 200"
+    report("submit to healthy / bare podman", ratio, "ratio", 1.5, f"{how}: {what}")
 
 
 def measure_idle(cluster: LocalCluster) -> None:
@@ -102,9 +99,12 @@ def measure_idle(cluster: LocalCluster) -> None:
     started = time.monotonic()
     time.sleep(IDLE_SECONDS)
     elapsed = time.monotonic() - started
-    percent = max((cpu_seconds(pid) - before[pid]) / elapsed * 100 for pid in daemons)
-    how = f"the busiest of {len(daemons)} daemons over {elapsed:.0f} s"
-    report("idle CPU of a daemon", percent, "% of a core", 0.3, how)
+    percents = [(cpu_seconds(pid) - before[pid]) / elapsed * 100 for pid in daemons]
+    how = (
+        f"the busiest of {len(daemons)} daemons over {elapsed:.0f} s;"
+        f" median {statistics.median(percents):.2f}, best {min(percents):.2f}"
+    )
+    report("idle CPU of a daemon", max(percents), "% of a core", 0.3, how)
     resident = max(rss_megabytes(pid) for pid in daemons)
     report("RSS of a daemon", resident, "MB", 90, f"the largest of {len(daemons)} daemons, idle")
     grown = etcd_revision(cluster) - revision

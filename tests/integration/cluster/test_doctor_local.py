@@ -116,7 +116,6 @@ def test_a_wrong_token(local: Local) -> None:
         ("etcd", "etcd", "kill -9"),
         ("podman", "podman service", "kill -9"),
         ("dns", "DNS", "dns.log"),
-        ("n1", "API", "ozy context"),
     ],
 )
 def test_a_program_that_hangs(local: Local, program: str, check: str, remedy: str) -> None:

@@ -22,7 +22,7 @@ directory, api_port = Path(sys.argv[1]), json.loads(sys.argv[2])
 directory.mkdir()
 sys.stdin.readline()
 try:
-    found = planning.plan(planning.Wish(state_dir=directory, nodes=2, api_port=api_port))
+    found = planning.plan(planning.Wish(state_dir=directory, nodes=1, api_port=api_port))
     print(json.dumps({"id": found.id, "ports": found.ports, "subnet": found.subnet}), flush=True)
 except ProblemError as error:
     print(json.dumps({"problem": error.problem.detail}), flush=True)
