@@ -214,12 +214,8 @@ class Inside:
         for assigned in self._all(namespace, instance):
             status = snapshot.status(assigned)
             for container in status.containers if status else ():
-                ended = "" if container.exit_code is None else f", exit code {container.exit_code}"
-                killed = ", killed: out of memory" if container.oom_killed else ""
                 reason = f": {container.reason}" if container.reason else ""
-                lines.append(
-                    f"  container {container.name}: {container.state}{ended}{killed}{reason}"
-                )
+                lines.append(f"  container {container.name}: {container.state}{reason}")
         if last := await self._ended.last(namespace, *_job_and_slot(instance)):
             lines.append(f"  {last}")
         names = (instance, f"{namespace}/{instance}")

@@ -141,7 +141,7 @@ class _Printer:
 def _say_problem(document: Document) -> None:
     problem = document["problem"]
     name = document.get("instance") or document.get("node") or ""
-    text = f"{problem['title']}: {problem.get('detail', '')}"
+    text = str(problem.get("detail") or problem["title"])
     print(f"{name + ': ' if name else ''}{clean(text)}", file=sys.stderr, flush=True)
 
 

@@ -122,10 +122,11 @@ def status(job: str, watch: bool) -> None:
 
 def _draw_status(client: Client, found: Document) -> None:
     name = job_name(found)
-    state = paint(found["state"], state_colour(found["state"]))
+    verb = "has" if found["state"] in ("failed", "completed") else "is"
+    state = f"{verb} {paint(found['state'], state_colour(found['state']))}"
     pending = f", {found['pending']} pending" if found["pending"] else ""
     print(
-        f"{name} version {found['version']} is {state}:"
+        f"{name} version {found['version']} {state}:"
         f" {found['healthy']} of {found['wanted']} healthy{pending}"
     )
     if found["problem"]:
