@@ -1,4 +1,4 @@
-"""`ozymandias-dns` as it is installed: etcd behind TLS and a password, IPv6, port 53 unprivileged."""
+"""`ozymandias-dns` as it is installed: etcd behind TLS and a password, IPv6, port 53, no root."""
 
 import json
 import os
