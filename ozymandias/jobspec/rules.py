@@ -6,6 +6,7 @@ look at what is right by itself; what is wrong was complained about before and i
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from ozymandias.jobspec.container import Draft
 from ozymandias.jobspec.records import Marked
@@ -68,7 +69,7 @@ def _ports(drafts: Mapping[str, Draft]) -> Iterator[tuple[str, Marked[Port]]]:
 
 def _free(taken: Mapping[tuple[int, Protocol], str], port: Port) -> int:
     """A port near the one that was asked for."""
-    candidates = (*range(port.pod + 1, 65536), *range(port.pod, 0, -1))
+    candidates = chain(range(port.pod + 1, 65536), range(port.pod, 0, -1))
     return next((n for n in candidates if (n, port.protocol) not in taken), port.pod)
 
 

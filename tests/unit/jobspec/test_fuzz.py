@@ -1,5 +1,7 @@
 """A bounded run of the loader's fuzz target, and that the target itself can fail."""
 
+import pytest
+
 from tests.fuzz import fuzz_jobspec
 
 SEED = 20
@@ -45,3 +47,15 @@ def test_both_good_and_broken_inputs_are_made() -> None:
         except fuzz_jobspec.ProblemError:
             outcomes.append(False)
     assert 5 < sum(outcomes) < 150
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{name: a, containers: {a: {image: b, ports: [" + b'"80:80",' * 99 + b'"80:80"]}}}',
+    ],
+    ids=["the same port a hundred times"],
+)
+def test_what_was_found_once(data: bytes) -> None:
+    """Inputs that were too slow or a surprise before."""
+    assert fuzz_jobspec.complaint(data) == ""
