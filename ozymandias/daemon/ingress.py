@@ -34,6 +34,7 @@ from ozymandias.edge.limits import Limits
 from ozymandias.edge.status_page import serve_pages
 from ozymandias.edge.traffic import AccessLog, metrics
 from ozymandias.model.job import JobKey
+from ozymandias.model.node import NodeName
 from ozymandias.model.routing import RouteTable, Upstream
 from ozymandias.ports import StoreError
 from ozymandias.problems import CONFIG_INVALID, ProblemError
@@ -41,6 +42,9 @@ from ozymandias.store.mirror import Mirror
 
 TABLE_INTERVAL_SECONDS = 0.02  # between two tables; changes come in bursts
 RETRY_SECONDS = 2.0
+# After an outage of the store all leases lapse, and with them what the nodes told. They join again
+# and tell it anew, one by one: so long after one did, no job's last instance is taken for gone.
+BLIND_SECONDS = 5.0
 GC_THRESHOLDS = (20_000, 20, 50)  # requests make no cycles, connections few
 FILES_WANTED = 65536
 FILES_RESERVED = 128  # for all but clients and instances
@@ -135,15 +139,21 @@ async def follow_routes(mirror: Mirror, ingress: Ingress, names: Names) -> None:
     changes = RouteChanges(names)
     clock = asyncio.get_running_loop()
     served: RouteTable | None = None
-    revision = 0
+    revision, blind_until = 0, 0.0
+    epochs: dict[NodeName, int] = {}  # of each node when it was last there
     while True:
         release = guard.next_release
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(release):
                 await mirror.changed(revision)
         revision = mirror.revision
-        table = changes.table(mirror.snapshot())
-        table = guarded(table, guard, clock.time())
+        snapshot = mirror.snapshot()
+        present = {n.name: n.presence_revision for n in snapshot.nodes.values() if n.is_alive}
+        if not present or any(epochs.get(name, epoch) != epoch for name, epoch in present.items()):
+            blind_until = clock.time() + BLIND_SECONDS
+        epochs |= present
+        is_blind = clock.time() < blind_until
+        table = guarded(changes.table(snapshot), guard, clock.time(), is_blind=is_blind)
         if table != served:
             ingress.set_table(table)
             if served is None:
@@ -166,7 +176,13 @@ def settle_memory() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def guarded(table: RouteTable, guard: LastKnownGood[JobKey, Upstreams], now: float) -> RouteTable:
+def guarded(
+    table: RouteTable,
+    guard: LastKnownGood[JobKey, Upstreams],
+    now: float,
+    *,
+    is_blind: bool = False,
+) -> RouteTable:
     """The table with the last known instances of jobs that lost all theirs with most others."""
     found: dict[JobKey, Upstreams] = {}
     wanted: set[JobKey] = set()
@@ -175,7 +191,7 @@ def guarded(table: RouteTable, guard: LastKnownGood[JobKey, Upstreams], now: flo
             wanted.add(route.job)
             if route.upstreams:
                 found.setdefault(route.job, {})[(route.host, route.path)] = route.upstreams
-    serve_ = guard.admit(found, now, wanted)
+    serve_ = guard.admit(found, now, wanted, is_blind=is_blind)
     if not guard.held:
         return table
     hosts = {

@@ -24,15 +24,24 @@ class LastKnownGood(Generic[K, V]):
         self._held: dict[K, tuple[V, float]] = {}
 
     def admit(
-        self, found: Mapping[K, V], now: float, wanted: Collection[K] | None = None
+        self,
+        found: Mapping[K, V],
+        now: float,
+        wanted: Collection[K] | None = None,
+        *,
+        is_blind: bool = False,
     ) -> dict[K, V]:
-        """What to serve. ``wanted``: groups that still exist, so that a stopped job is let go."""
+        """What to serve. ``wanted``: groups that still exist, so that a stopped job is let go.
+
+        ``is_blind``: nobody who could tell of instances is there, so that none vanishes on purpose.
+        """
         lost = {
             key: value
             for key, value in self._last.items()
             if key not in found and (wanted is None or key in wanted)
         }
-        if len(self._last) >= GROUPS_MIN and len(lost) * 2 > len(self._last):
+        is_most = len(self._last) >= GROUPS_MIN and len(lost) * 2 > len(self._last)
+        if is_most or is_blind:
             for key, value in lost.items():
                 self._held[key] = (value, now + self._hold_seconds)
         self._last = dict(found)

@@ -34,3 +34,13 @@ def test_the_usual_is_believed():
     guard.admit({"a": 1, "b": 2}, 5.0)
     assert guard.admit({}, 6.0, wanted={"a", "b"}) == {"a": 1, "b": 2}
     assert guard.admit({}, 7.0, wanted={"a"}) == {"a": 1}
+
+
+def test_with_nobody_to_tell_nothing_is_believed_gone():
+    """No node is there: even the only group stays for the time; what was stopped is let go."""
+    guard: LastKnownGood[str, int] = LastKnownGood(30.0)
+    guard.admit({"a": 1}, 0.0)
+    assert guard.admit({}, 1.0, wanted={"a"}, is_blind=True) == {"a": 1}
+    assert guard.admit({}, 2.0, wanted={"a"}) == {"a": 1}  # the nodes are back, one by one
+    assert guard.admit({"a": 2}, 3.0, wanted={"a"}) == {"a": 2}
+    assert guard.admit({}, 4.0, wanted=set(), is_blind=True) == {}
