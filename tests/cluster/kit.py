@@ -112,6 +112,8 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A suite started in the background ignores Ctrl-C, and so would what it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             **more,
         )
 

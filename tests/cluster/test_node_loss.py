@@ -48,30 +48,33 @@ def test_a_lost_node_heals_and_its_return_runs_nothing_twice(cluster: Cluster) -
     until(lambda: cluster.nodes(node=asked)[victim]["state"] == "ready")
 
 
-def test_losing_most_nodes_moves_nothing_at_first() -> None:
-    """Two of three gone at once: the one left waits, and goes on serving its own."""
+def test_losing_most_nodes_does_not_move_all() -> None:
+    """Two of three gone at once: the breaker holds, the one left goes on serving.
+
+    Leases are renewed at different moments, so one of the two may lapse up to two seconds before
+    the other: until then it is the only one, and its work moves. The other's does not.
+    """
     with running_cluster() as mine:
         mine.submit(web("spread", instances=3))
-        rows = mine.rows("spread")
-        assert {row["node"] for row in rows} == {"n1", "n2", "n3"}
+        before = {row["instance"]: row["node"] for row in mine.rows("spread")}
+        assert set(before.values()) == {"n1", "n2", "n3"}
         both = [mine.spawn("node", "kill", name) for name in ("n2", "n3")]
-        assert [process.wait(timeout=30) for process in both] == [0, 0]
         for process in both:
-            process.communicate()
+            process.communicate(timeout=30)
+        assert [process.returncode for process in both] == [0, 0]
         until(lambda: mine.nodes()["n2"]["state"] != "ready" != mine.nodes()["n3"]["state"], 20)
         deadline = time.monotonic() + BREAKER_LOOK_SECONDS
         while time.monotonic() < deadline:
             found = {row["instance"]: row["node"] for row in mine.rows("spread")}
-            assert found == {row["instance"]: row["node"] for row in rows}
+            moved = [name for name, node in found.items() if before[name] != node]
+            assert len(moved) <= 1, (before, found)
+        print(f"moved after losing two of three: {moved or 'none'}")
         assert "the node's lease is gone" in mine.text("why", "spread")
-        assert [r["instance"] for r in mine.rows("spread") if r["healthy"]] == [
-            row["instance"] for row in rows if row["node"] == "n1"
-        ]
         until(lambda: mine.fetch("spread.localhost").status == 200, 10)
-        mine.ozy("node", "start", "n2")
-        mine.ozy("node", "start", "n3")
+        for name in ("n2", "n3"):
+            mine.ozy("node", "start", name)
         mine.wait_healthy("spread")
-        assert {r["instance"]: r["node"] for r in mine.rows("spread")} == found
+        assert {row["instance"]: row["node"] for row in mine.rows("spread")} == found
 
 
 def test_what_does_not_fit_after_a_loss_waits_for_room() -> None:
