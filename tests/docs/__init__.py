@@ -1,1 +1,1 @@
-"""Tests of the documentation: its commands run, its links lead somewhere, its examples are valid."""
+"""The documentation under test: commands run, links lead somewhere, examples are valid."""
