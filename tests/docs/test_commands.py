@@ -28,6 +28,11 @@ SUBSTITUTES = {
     "make setup": ("grep -q ^setup: Makefile", "has been done, or this would not run"),
     "make test": ("grep -q ^test: Makefile", "this is a part of it"),
     "make demo": ("python -m ozymandias.cluster.demo", "the same without setup"),
+    "sleep 10": (
+        "until ozy nodes | grep -q lost && ozy status my-site | grep -q '6 of 6'\n"
+        "do sleep 0.2; done",
+        "as long as it takes on this machine",
+    ),
     "ozy up": ('ozy up --state-dir "$DOCS_STATE"', "a state directory of its own"),
 }
 # Inside of a checkout a reader may write; the tests' checkout is not theirs.
