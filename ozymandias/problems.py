@@ -72,7 +72,9 @@ INVALID_REQUEST = Kind("invalid-request", "Request is not valid", 400, EXIT_USAG
 TOO_LARGE = Kind("too-large", "Request is too large", 413, EXIT_USAGE)
 UNAUTHORIZED = Kind("unauthorized", "Token is missing or wrong", 401, EXIT_FAILED)
 RATE_LIMITED = Kind("rate-limited", "Too many requests", 429, EXIT_UNREACHABLE)
-HOST_NOT_ALLOWED = Kind("host-not-allowed", "The API does not answer to this name", 421, EXIT_FAILED)
+HOST_NOT_ALLOWED = Kind(
+    "host-not-allowed", "The API does not answer to this name", 421, EXIT_FAILED
+)
 METHOD_NOT_ALLOWED = Kind("method-not-allowed", "Method is not allowed here", 405, EXIT_USAGE)
 
 INSUFFICIENT_MEMORY = Kind(
@@ -92,9 +94,7 @@ RESOURCE_NOT_FOUND = Kind("not-found", "No such resource", 404, EXIT_NOT_FOUND)
 JOB_STOPPING = Kind("job-stopping", "Job is still stopping", 409, EXIT_CHANGED)
 
 CHANGED_MEANWHILE = Kind("changed-meanwhile", "The job was changed meanwhile", 412, EXIT_CHANGED)
-KEY_REUSED = Kind(
-    "idempotency-key-reused", "The key was used for another request", 422, EXIT_USAGE
-)
+KEY_REUSED = Kind("idempotency-key-reused", "The key was used for another request", 422, EXIT_USAGE)
 CONFLICT = Kind("conflict", "Too many changes at once", 503, EXIT_CHANGED)
 STORE_UNAVAILABLE = Kind(
     "store-unavailable", "The cluster's store does not answer", 503, EXIT_UNREACHABLE
