@@ -148,6 +148,10 @@ class Membership:
             try:
                 await self._hold(session)
             except ExceptionGroup as group:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    # Both at once: the group tells of the loss only, and the end would be missed.
+                    raise asyncio.CancelledError from group
                 _, others = group.split(PortError)
                 if others:
                     raise others from None
