@@ -124,8 +124,16 @@ class Operations:
     async def restart(self, key: JobKey, asked: Asked | None = None) -> Document:
         asked = asked or Asked()
         asked.subject = {"namespace": key.namespace, "job": key.name}
-        self._record(key)
-        committed = await self._commit(asked.guard(key, lambda s: plan_restart(s, key)))
+        before = self._record(key).head
+
+        def decide(snapshot: Snapshot) -> Plan | Problem:
+            # Asked again because the answer never came: restarted once is restarted.
+            record = snapshot.jobs.get(key)
+            if record and record.head.uid == before.uid and record.head.restart > before.restart:
+                return Plan(reason=f"{key} has been restarted: nothing to change")
+            return plan_restart(snapshot, key)
+
+        committed = await self._commit(asked.guard(key, decide))
         self._report("job.restarted", committed, key, "restart of all instances", asked.by)
         return self._changed(committed, key, asked)
 
