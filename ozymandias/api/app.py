@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from ozymandias.api.audit import Audit
 from ozymandias.api.callers import Door, Tokens
@@ -31,6 +32,7 @@ from ozymandias.api.request import BODY_BYTES_MAX, OPERATIONS, too_large
 from ozymandias.api.streaming import CLOSING, DOOR, is_connected
 from ozymandias.api.table import ROUTES
 from ozymandias.problems import (
+    BAD_HTTP_REQUEST,
     INTERNAL,
     INVALID_REQUEST,
     METHOD_NOT_ALLOWED,
@@ -221,7 +223,7 @@ async def _listening(runner: web.AppRunner, host: str, port: int) -> AsyncIterat
     def accept() -> asyncio.Protocol:
         if len(server.connections) >= most:
             return _Refused()
-        handler = server()
+        handler = _Connection(server, loop=loop, **server._kwargs)
         silent[id(handler)] = loop.call_later(FIRST_REQUEST_SECONDS, hang_up, handler)
         return handler
 
@@ -232,6 +234,26 @@ async def _listening(runner: web.AppRunner, host: str, port: int) -> AsyncIterat
         listener.close()
         for handle in silent.values():
             handle.cancel()
+
+
+class _Connection(web.RequestHandler):
+    """What is not HTTP at all is told so like everything else, and is no news for the log."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status >= 500 or not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        response = problem_response(BAD_HTTP_REQUEST("What was sent is not an HTTP request."))
+        response.headers[REQUEST_ID_HEADER] = secrets.token_hex(8)
+        response.force_close()
+        return response
 
 
 class _Refused(asyncio.Protocol):

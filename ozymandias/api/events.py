@@ -5,16 +5,16 @@ from aiohttp import web
 from ozymandias.api import models
 from ozymandias.api.operations import EVENTS_MAX, EventFilter
 from ozymandias.api.request import operations, query
-from ozymandias.api.routes import Route, flag, number, text, whole
+from ozymandias.api.routes import Route, cursor, flag, number, text, whole
 from ozymandias.api.streaming import EventSink, stream
 
 
 async def events(request: web.Request) -> web.StreamResponse:
     given = dict(query(request))
-    follow, cursor = given.pop("follow", False), given.pop("cursor", "")
+    follow, place = given.pop("follow", False), given.pop("cursor", "")
     wanted = EventFilter(**given)
     if not follow:
-        return web.json_response(operations(request).events(wanted, cursor=cursor))
+        return web.json_response(operations(request).events(wanted, cursor=place))
     sink = EventSink(request)
     return await stream(sink, operations(request).follow_events(wanted, sink), beats=True)
 
@@ -35,7 +35,7 @@ ROUTES = (
             number("since", "Only from this time on, in seconds since 1970."),
             flag("follow", "Go on with what happens from now on."),
             whole("limit", "At most so many.", least=1, most=EVENTS_MAX),
-            text("cursor", "The `next` of the page before.", 2048),
+            cursor(),
         ),
     ),
 )

@@ -6,15 +6,17 @@ from ozymandias.api import models
 from ozymandias.api.inside import ExecRequest, LogsRequest
 from ozymandias.api.pages import LIMIT_MAX
 from ozymandias.api.request import PASSED_ON, asked, decoded, operations, query
-from ozymandias.api.routes import Body, Route, flag, text, whole
+from ozymandias.api.routes import Body, Route, cursor, flag, text, whole
 from ozymandias.api.streaming import LineSink, stream, while_connected
 from ozymandias.problems import (
     INSTANCE_NOT_FOUND,
+    INVALID_REQUEST,
     JOB_NOT_FOUND,
     NODE_UNREACHABLE,
     NOT_RUNNING,
     RUNTIME_FAILED,
     TOO_LARGE,
+    ProblemError,
 )
 
 
@@ -35,6 +37,8 @@ async def logs(request: web.Request) -> web.StreamResponse:
 
 async def run_command(request: web.Request) -> web.StreamResponse:
     noted, body = asked(request), await decoded(request, models.ExecRequest)
+    if any("\0" in word for word in (*body.command, body.container)):
+        raise ProblemError(INVALID_REQUEST("command and container must be without NUL."))
     namespace, instance = _named(request)
     noted.subject = {"namespace": namespace, "instance": instance, "container": body.container}
     wanted = ExecRequest(
@@ -61,7 +65,7 @@ def _named(request: web.Request) -> tuple[str, str]:
 
 PAGED = (
     whole("limit", f"At most so many items; {LIMIT_MAX} if not given.", least=1, most=LIMIT_MAX),
-    text("cursor", "The `next` of the page before.", 2048),
+    cursor(),
 )
 LOGS_QUERY = (
     text("container", "Only this container."),

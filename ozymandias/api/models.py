@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-NAME = Annotated[str, Meta(max_length=253)]
+Name = Annotated[str, Meta(max_length=253)]
 Count = Annotated[int, Meta(ge=0)]
-Text = Annotated[str, Meta(pattern="^[^\\x00]*$", max_length=65536)]
+Word = Annotated[str, Meta(max_length=32_768)]
 
 JobState = Literal["stopping", "failed", "pending", "deploying", "idle", "healthy"]
 
@@ -27,8 +27,8 @@ class ScaleRequest(Struct, forbid_unknown_fields=True):
 class ExecRequest(Struct, forbid_unknown_fields=True):
     """A command to run to its end in a container of the instance."""
 
-    command: Annotated[list[Text], Meta(min_length=1, max_length=4096)]
-    container: Text = ""
+    command: Annotated[list[Word], Meta(min_length=1, max_length=1024)]
+    container: Name = ""
     timeout_seconds: Annotated[float, Meta(gt=0, le=3600)] = 60.0
 
 

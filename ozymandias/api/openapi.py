@@ -1,7 +1,5 @@
 """The API's own description (OpenAPI 3.1), drawn from the route table and the types beside it."""
 
-import functools
-import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -168,8 +166,3 @@ def _by_status(route: Route) -> dict[int, list[Kind]]:
         if kind not in found.setdefault(kind.status, []):
             found[kind.status].append(kind)
     return found
-
-
-@functools.cache
-def rendered(routes: tuple[Route, ...]) -> bytes:
-    return json.dumps(describe(routes), separators=(",", ":")).encode()

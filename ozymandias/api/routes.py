@@ -7,7 +7,7 @@ that is not declared, or that is not what was declared, is refused before the ha
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -38,7 +38,7 @@ class Parameter:
 
     name: str
     about: str
-    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    schema: Mapping[str, Any]
 
     def read(self, text: str) -> Any:
         """ProblemError when the text is not of this kind."""
@@ -49,10 +49,11 @@ class Parameter:
             return _FLAGS[text.lower()]
         if kind in ("integer", "number"):
             return self._read_number(text, kind)
-        if len(text) > self.schema.get("maxLength", 1024):
-            raise self._refused(
-                f"must have at most {self.schema.get('maxLength', 1024)} characters"
-            )
+        most = self.schema["maxLength"]
+        if len(text) > most:
+            raise self._refused(f"must have at most {most} characters")
+        if not re.fullmatch(self.schema.get("pattern", "(?s:.*)"), text):
+            raise self._refused(f"must be like {self.schema['pattern']}")
         return text
 
     def _read_number(self, text: str, kind: str) -> float | int:
@@ -71,6 +72,11 @@ class Parameter:
 
 def text(name: str, about: str, characters_max: int = 253) -> Parameter:
     return Parameter(name=name, about=about, schema={"type": "string", "maxLength": characters_max})
+
+
+def cursor() -> Parameter:
+    shape = {"type": "string", "maxLength": 1024, "pattern": "^[A-Za-z0-9_-]*$"}
+    return Parameter(name="cursor", about="The `next` of the page before.", schema=shape)
 
 
 def flag(name: str, about: str) -> Parameter:

@@ -1,14 +1,17 @@
 """All routes: the one table that the application, its document and its tests go by."""
 
+import functools
+import json
+
 from aiohttp import web
 
 from ozymandias.api import events, instances, jobs, metrics, nodes
-from ozymandias.api.openapi import rendered
+from ozymandias.api.openapi import describe
 from ozymandias.api.routes import Route
 
 
 async def description(request: web.Request) -> web.StreamResponse:
-    return web.Response(body=rendered(ROUTES), content_type="application/json")
+    return web.Response(body=described(), content_type="application/json")
 
 
 ROUTES: tuple[Route, ...] = (
@@ -25,3 +28,9 @@ ROUTES: tuple[Route, ...] = (
         answers={200: dict},
     ),
 )
+
+
+@functools.cache
+def described() -> bytes:
+    """Drawn when somebody first asks for it."""
+    return json.dumps(describe(ROUTES), separators=(",", ":")).encode()

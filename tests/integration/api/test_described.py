@@ -1,0 +1,129 @@
+"""The API is what its description says: every route, every answer, every shape."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+
+from ozymandias.api.app import make_app
+from ozymandias.api.audit import Audit
+from ozymandias.api.callers import Door
+from ozymandias.api.guards import Guard
+from ozymandias.api.limits import Limits, Rate
+from ozymandias.api.table import ROUTES, described
+from tests.integration.api import cases
+from tests.integration.api.rig import Answer, Cluster
+from tests.integration.api.test_api import healthy, job_file
+
+DESCRIPTION = json.loads(described())
+CASES = 5000
+
+
+def strict(schema: Any) -> Any:
+    """The same schema, in which nothing else than what is named may be in an object."""
+    schema = copy.deepcopy(schema)
+    for name, part in schema["components"]["schemas"].items():
+        if part.get("type") == "object" and name not in ("Problem", "JobFile"):
+            part["additionalProperties"] = False
+    return schema
+
+
+STRICT = strict(DESCRIPTION)
+
+
+def check(path: str, method: str, answer: Answer) -> None:
+    """The answer is one that the description has, to the last member."""
+    responses = DESCRIPTION["paths"][path][method.lower()]["responses"]
+    response = responses[str(answer.status)]
+    media = answer.headers["content-type"].partition(";")[0]
+    schema = response["content"][media]["schema"]
+    for header, shape in response.get("headers", {}).items():
+        assert header.lower() in answer.headers or not shape.get("required"), header
+    if media in ("application/json", "application/problem+json"):
+        Draft202012Validator({**STRICT, **schema}).validate(answer.document)
+
+
+def test_the_description_is_valid() -> None:
+    """OpenAPI 3.1, by its own rules."""
+    validate(DESCRIPTION)
+    assert DESCRIPTION["openapi"].startswith("3.1")
+    ids = [o["operationId"] for p in DESCRIPTION["paths"].values() for o in p.values()]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_route_is_described_and_nothing_else(cluster: Cluster) -> None:
+    """The application's router, the table and the document are the same set."""
+    guard = Guard.of(Door(tokens=None), Limits(), frozenset(), Audit())
+    app = make_app(cluster.machines["n1"].daemon.operations, guard)
+    served = {(r.method, r.resource.canonical) for r in app.router.routes() if r.resource}
+    told = {(m.upper(), p) for p, methods in DESCRIPTION["paths"].items() for m in methods}
+    assert served == told == {route.key for route in ROUTES}
+
+
+def test_real_answers_have_the_described_shape(cluster: Cluster) -> None:
+    """Every route is asked so that it succeeds, and so that it fails; all members are named."""
+    job, web = "/v1/jobs/{namespace}/{job}", "/v1/jobs/default/shape"
+    instance, one = "/v1/instances/{namespace}/{instance}", "/v1/instances/default/shape-0"
+    ask = cluster.request
+    made = ask("POST", "/v1/jobs", job_file("shape", numInstances=2))
+    check("/v1/jobs", "POST", made)
+    healthy(cluster, "shape", 2)
+    big = job_file("big", container={"memory": "99G"})
+    seen: set[tuple[str, str]] = {("POST", "/v1/jobs")}
+    for method, path, url, body in (
+        ("POST", "/v1/jobs", "/v1/jobs", job_file("shape", numInstances=2)),
+        ("POST", "/v1/jobs", "/v1/jobs", big),
+        ("POST", "/v1/jobs", "/v1/jobs", b"name: ["),
+        ("POST", "/v1/plan", "/v1/plan", job_file("shape", numInstances=1)),
+        ("POST", "/v1/plan", "/v1/plan", big),
+        ("GET", "/v1/jobs", "/v1/jobs?limit=1", None),
+        ("GET", job, web, None),
+        ("GET", job, "/v1/jobs/default/none", None),
+        ("POST", f"{job}/scale", f"{web}/scale", {"instances": 3}),
+        ("POST", f"{job}/scale", f"{web}/scale", {"instances": "x"}),
+        ("GET", f"{job}/versions", f"{web}/versions", None),
+        ("GET", f"{job}/why", f"{web}/why", None),
+        ("GET", f"{job}/logs", f"{web}/logs?tail=1", None),
+        ("GET", "/v1/instances", "/v1/instances", None),
+        ("GET", f"{instance}/logs", f"{one}/logs", None),
+        ("GET", f"{instance}/logs", "/v1/instances/default/none-0/logs", None),
+        ("POST", f"{instance}/exec", f"{one}/exec", {"command": ["ls"]}),
+        ("POST", f"{instance}/exec", f"{one}/exec", {"command": []}),
+        ("GET", f"{instance}/why", f"{one}/why", None),
+        ("GET", "/v1/nodes", "/v1/nodes", None),
+        ("GET", "/v1/info", "/v1/info", None),
+        ("GET", "/v1/events", "/v1/events", None),
+        ("GET", "/v1/events", "/v1/events?limit=x", None),
+        ("GET", "/metrics", "/metrics", None),
+        ("GET", "/healthz", "/healthz", None),
+        ("GET", "/readyz", "/readyz", None),
+        ("GET", "/v1/openapi.json", "/v1/openapi.json", None),
+        ("POST", f"{job}/restart", f"{web}/restart", None),
+        ("DELETE", job, web, None),
+        ("DELETE", job, "/v1/jobs/default/none", None),
+    ):
+        check(path, method, ask(method, url, body))
+        seen.add((method, path))
+    assert seen == {route.key for route in ROUTES}
+
+
+def test_lines_of_logs_have_the_described_shape(cluster: Cluster) -> None:
+    """Streams are described by their lines."""
+    cluster.request("POST", "/v1/jobs", job_file("lines"))
+    healthy(cluster, "lines", 1)
+    (line,) = cluster.request("GET", "/v1/jobs/default/lines/logs").body.splitlines()
+    shape = {"$ref": "#/components/schemas/LogLine"}
+    Draft202012Validator({**STRICT, **shape}).validate(json.loads(line))
+
+
+@pytest.mark.timeout(600)
+def test_requests_made_up_from_the_description(tmp_path: Any) -> None:
+    """Thousands of good and broken requests: no server error, no answer that is not described."""
+    limits = Limits(caller=Rate(per_second=0, burst=0), stranger=Rate(per_second=0, burst=0))
+    with Cluster(tmp_path, nodes=1, limits=limits) as cluster:
+        tally = cases.run(cluster, CASES)
+    assert tally.cases >= CASES
+    assert {200, 400, 404, 409, 412, 422} <= set(tally.statuses)
