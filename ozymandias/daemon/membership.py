@@ -13,8 +13,9 @@ starts nothing, stops nothing, answers 503, and joins again when it can. The pod
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ozymandias.model.node import NodeName, Presence, Resources
 from ozymandias.model.pod import PodId
@@ -146,20 +147,11 @@ class Membership:
             attempt = 0
             self._set(session)
             try:
-                await self._hold(session)
-            except ExceptionGroup as group:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    # Both at once: the group tells of the loss only, and the end would be missed.
-                    raise asyncio.CancelledError from group
-                _, others = group.split(PortError)
-                if others:
-                    raise others from None
-                reason = _first(group)
-                warn("session.lost", node=self._identity.name, reason=str(reason))
-                self._wait_for(f"a new session ({reason})")
+                reason = await self._hold(session)
             finally:
                 self._set(None)
+            warn("session.lost", node=self._identity.name, reason=str(reason))
+            self._wait_for(f"a new session ({reason})")
 
     def _wait_for(self, what: str) -> None:
         if what != self.waiting_for:
@@ -171,13 +163,32 @@ class Membership:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _hold(self, session: Session) -> None:
-        """Keep both leases and watch the own record, until one of them fails."""
+    async def _hold(self, session: Session) -> PortError:
+        """Keep both leases and watch the own record until one of them fails; why it did.
+
+        Failures do not end the group: together with a cancellation they would hide it.
+        """
+        failed: asyncio.Future[PortError] = asyncio.get_running_loop().create_future()
+
+        async def until_it_fails(work: Coroutine[Any, Any, object]) -> None:
+            try:
+                await work
+            except PortError as error:
+                if not failed.done():
+                    failed.set_result(error)
+
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._store.keep(session.lease))
-            group.create_task(self._store.keep(session.long_lease))
-            group.create_task(self._watch_record(session))
-            group.create_task(self._report_health(session))
+            works = (
+                self._store.keep(session.lease),
+                self._store.keep(session.long_lease),
+                self._watch_record(session),
+                self._report_health(session),
+            )
+            tasks = [group.create_task(until_it_fails(work)) for work in works]
+            reason = await failed
+            for task in tasks:
+                task.cancel()
+        return reason
 
     async def _watch_record(self, session: Session) -> None:
         """The mirror may know earlier than the next keep-alive that the record is gone."""
@@ -370,10 +381,3 @@ def _foreign(identity: Identity, cluster: str) -> Problem:
         hint="Check [etcd] endpoints; a node that is to join another cluster starts without its"
         " old state_dir.",
     )
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
