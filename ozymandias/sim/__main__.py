@@ -23,6 +23,7 @@ from ozymandias.sim.shrink import shrink
 
 PROGRESS_EVERY = 50  # seeds
 TIMELINE_LINES = 120  # before the violation
+AFTER_LINES = 12  # what is still different, when the violation is that it does not come to rest
 
 
 def say(text: str = "") -> None:
@@ -126,6 +127,9 @@ def _search(options: argparse.Namespace) -> int:
     seeds: Iterable[int] = options.seeds or itertools.count(options.seed)
     seconds = None if options.minutes is None else options.minutes * 60
     failures: list[Outcome] = []
+    where = f"seeds {options.seeds[0]} to {options.seeds[-1]}" if options.seeds else "seeds"
+    span = f" for {options.minutes:g} min from {options.seed} on" if options.minutes else ""
+    say(f"searching {where}{span}; processes: {options.jobs}")
 
     def hear(tally: Tally, outcome: Outcome) -> None:
         if outcome.violations:
@@ -152,7 +156,7 @@ def tell(outcome: Outcome, *, whole: bool = False) -> None:
     entries = list(outcome.story)
     if not whole:
         first = next((i for i, e in enumerate(entries) if e.kind == "violation"), len(entries))
-        entries = entries[max(0, first - TIMELINE_LINES) : first + 1]
+        entries = entries[max(0, first - TIMELINE_LINES) : first + 1 + AFTER_LINES]
     for entry in entries:
         say(str(entry))
     for violation in outcome.violations:

@@ -132,9 +132,14 @@ def check_processes(node: NodeName, memory_bytes: int, ledger: Ledger | None) ->
     return []
 
 
-def check_fence(truth: Truth, node: NodeName, session: str) -> list[str]:
-    """Who has just written must hold its node's record."""
-    presence = truth.presences.get(node)
-    if presence is None or presence.session != session:
-        return [f"S3 a daemon of {node} wrote without holding its record"]
-    return []
+def check_fence(truth: Truth, node: NodeName, session: str, epoch: int = 0) -> list[str]:
+    """Who has just written must hold its node's record.
+
+    Or have held it: a write of a process that was followed by another on the same lease may
+    arrive late (``epoch`` is the create revision of the record it held). It is the same node in
+    the same stretch of membership, and whatever else it relied on is compared beside the fence.
+    """
+    presence, record = truth.presences.get(node), truth.kvs.get(keys.node(node))
+    if presence and record and (presence.session == session or record.create_revision == epoch):
+        return []
+    return [f"S3 a daemon of {node} wrote without holding its record"]

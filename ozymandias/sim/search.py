@@ -80,7 +80,7 @@ def be_quiet() -> None:
 
 def _run(seed: int) -> tuple[Outcome, float]:
     be_quiet()
-    faulthandler.dump_traceback_later(REAL_SECONDS_MAX, exit=True)
+    faulthandler.dump_traceback_later(REAL_SECONDS_MAX, exit=True, file=2)
     before = time.process_time()
     try:
         return run_seed(seed), time.process_time() - before

@@ -13,7 +13,10 @@ RUNS_MAX = 400
 
 
 def shrink(
-    schedule: Schedule, failing: Outcome, tell: Callable[[str], None] = lambda text: None
+    schedule: Schedule,
+    failing: Outcome,
+    tell: Callable[[str], None] = lambda text: None,
+    live: Callable[[Schedule], Outcome] = run,
 ) -> tuple[Schedule, Outcome]:
     """The smallest schedule found, and its outcome."""
     best, outcome = schedule, failing
@@ -25,7 +28,7 @@ def shrink(
         for start in range(0, len(indexes), size):
             candidate = best.without(set(indexes[start : start + size]))
             runs += 1
-            result = run(candidate)
+            result = live(candidate)
             if result.violations and result.invariant == failing.invariant:
                 best, outcome, is_smaller = candidate, result, True
                 tell(f"{len(best.steps)} steps left after {runs} runs")

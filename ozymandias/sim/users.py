@@ -28,6 +28,7 @@ class Call:
     wanted: int = 0
     mark: str = ""
     state: str = "under way"  # then: done, refused, unknown
+    asked: int = 0  # how often; again only when the outcome was unknown
     applied: int = 0
     text: bytes = b""
 
@@ -61,6 +62,7 @@ class Users:
             self.calls.append(call)
         was_unknown = call.state == "unknown"
         call.state = "under way"
+        call.asked += 1
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 document = await request()
@@ -93,7 +95,12 @@ class Users:
         if before is not None and before.deleting and after and after.uid == before.uid:
             self._violate(f"S5 {job} was stopped and came back")
         matching = [c for c in self.calls if c.key == job and self._asks_for(c, before, after)]
-        fresh = [c for c in matching if not c.applied and c.state in ("under way", "unknown")]
+        fresh = [
+            # Asked twice it may happen twice, if something else happened in between.
+            c
+            for c in matching
+            if c.applied < c.asked and c.state in ("under way", "unknown")
+        ]
         if fresh:
             fresh[0].applied += 1
         elif matching:

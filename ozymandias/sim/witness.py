@@ -67,6 +67,7 @@ class Witness:
         self._violate = violate
         self._nodes: dict[NodeName, NodeHistory] = {}
         self._pods: dict[PodId, PodHistory] = {}
+        self._epochs: dict[tuple[NodeName, str], int] = {}  # node, process -> its record's
 
     # The store ----------------------------------------------------------------------------------
 
@@ -84,7 +85,7 @@ class Witness:
         change = truth.take_in(events)
         found: list[str] = []
         if actor and any(not e.kv.key.startswith(keys.FORMAT) for e in events):
-            found += invariants.check_fence(truth, *actor)
+            found += invariants.check_fence(truth, *actor, epoch=self._epochs.get(actor, 0))
         if change.is_schedule:
             self.schedule_revisions += 1
             found += invariants.check_capacity(truth, change.nodes)
@@ -114,6 +115,8 @@ class Witness:
                 if node.absent_since is not None or presence.session != node.session:
                     node.session, node.session_since = presence.session, now
                 node.absent_since = None
+                record = self.truth.kvs[keys.node(name)]
+                self._epochs[name, presence.session] = record.create_revision
         for name in change.nodes:
             node = self._nodes.setdefault(name, NodeHistory())
             before, node.pods = node.pods, self.truth.pods_of(name)

@@ -162,6 +162,7 @@ class World:
             try:
                 yield self
             finally:
+                self._group = None  # nobody starts another one now
                 for task in tuple(group._tasks):
                     task.cancel()
                 for machine in self.machines.values():
