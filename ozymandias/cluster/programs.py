@@ -137,7 +137,7 @@ def node_settings(cluster: LocalCluster, node: LocalNode) -> dict[str, dict[str,
         "node": {
             "name": node.name,
             "cluster": cluster.id,
-            "address": "127.0.0.1",
+            "address": cluster.gateway,  # of this machine, as pods see it
             "memory": cluster.memory,
             "disk": cluster.disk,
             "state_dir": str(directory),

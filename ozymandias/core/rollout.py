@@ -3,7 +3,8 @@
 Start-first where there is room: a new instance in a free slot, and when it is healthy an old one
 goes; never more than one above what is wanted. Where there is no room, stop-first: an old instance
 stops and the new one waits in its place, promised but not yet running. Old instances that carry no
-traffic are replaced without waiting for anybody's health. A job that can't go on never holds up
+traffic are replaced without waiting for anybody's health. Volumes that are kept stay with their
+slot and node, and so does the instance: stop-first, in place. A job that can't go on never holds up
 another, and its old instances keep running.
 
 The order of the questions in `next_step` is the policy. It only ever replaces old by new, so it
@@ -25,7 +26,7 @@ from ozymandias.core.choice import surplus_first
 from ozymandias.core.edits import new_instance, step, stop
 from ozymandias.core.placement import NOW_OR_SOON, Ask, Placement, Room, Rooms, place, rooms_of
 from ozymandias.model.instance import Assigned, SlotState
-from ozymandias.model.job import JobHead, JobKey, JobRecord
+from ozymandias.model.job import Job, JobHead, JobKey, JobRecord
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.snapshot import Snapshot
@@ -62,6 +63,7 @@ class Rolling:
     head: JobHead
     demand: Demand | None  # of one new instance; None: the wanted version can't be read
     buckets: Buckets
+    keeps: bool = False  # it has volumes that outlive their instance, each on its node
 
     @property
     def ask(self) -> Ask:
@@ -75,7 +77,12 @@ def rolling_of(record: JobRecord, buckets: Buckets) -> Rolling:
         head=record.head,
         demand=Demand.of(record.current.job) if record.current else None,
         buckets=buckets,
+        keeps=_keeps(record.current.job) if record.current else False,
     )
+
+
+def _keeps(job: Job) -> bool:
+    return any(volume.keep for container in job.containers for volume in container.volumes)
 
 
 def next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
@@ -88,6 +95,8 @@ def next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
     surplus = len(buckets.live) - rolling.head.wanted
     if surplus > 0:
         return list(_stop_surplus(rolling, rooms, surplus))
+    if rolling.keeps:
+        return _replace_in_place(rolling, rooms)
     if buckets.idle:
         return _replace_idle(rolling, rooms)
     if buckets.unready or buckets.waiting:
@@ -143,6 +152,26 @@ def _replace_idle(rolling: Rolling, rooms: Rooms) -> list[Edit]:
         room.take(old.demand, SlotState.WAITING)  # it is not stopped after all
     is_halfway = rolling.buckets.unready or rolling.buckets.waiting
     return [] if is_halfway else _make_way(rolling, rooms)
+
+
+def _replace_in_place(rolling: Rolling, rooms: Rooms) -> list[Edit]:
+    """Kept volumes stay with their slot and node, so the new instance must come there too."""
+    assert rolling.demand is not None
+    buckets = rolling.buckets
+    if not buckets.idle and (buckets.unready or buckets.waiting):
+        return []  # healthy before the next
+    for old in (*buckets.idle, *_oldest_first(buckets)):
+        room = rooms.get(old.node)
+        if room is None:
+            continue
+        reason = f"replaced by {_current_name(rolling)} where its kept volumes are"
+        stopping = _stopping(old, rooms, reason)
+        if room.fits(rolling.demand, SlotState.WAITING):
+            room.take(rolling.demand, SlotState.WAITING)
+            waits = f"waits on {room.node}, where its kept volumes are, for {old.instance} to stop"
+            return [stopping, _new(rolling, room, old.slot, SlotState.WAITING, waits)]
+        room.take(old.demand, SlotState.WAITING)  # it is not stopped after all
+    return []
 
 
 def _start_next(rolling: Rolling, rooms: Rooms) -> list[Edit]:

@@ -143,6 +143,8 @@ class Scheduler:
             held_back=self._held_back,
             breaker_seconds=self._breaker_seconds,
         )
+        if loss.held - self._held_back and not delay(snapshot, "held back", self._node):
+            self._events.emit("node.held_back", loss.reason)
         self._held_back = loss.held
         return loss
 

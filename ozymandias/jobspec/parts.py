@@ -236,7 +236,8 @@ VOLUME = Record(
             name="space",
             check=SPACE,
             is_required=True,
-            doc="How much it may hold; writing more fails inside the container.",
+            doc="How much it may hold. Of a local volume writing more fails inside the container;"
+            " a shared one has no limit of its own yet.",
         ),
         Field(
             name="name",

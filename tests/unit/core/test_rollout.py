@@ -7,6 +7,7 @@ from ozymandias.core.foresee import foresee
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import plan_pending, plan_restart, plan_scale
 from ozymandias.model.instance import SlotState
+from ozymandias.model.job import Job, Volume, VolumeKind
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import (
     WEB,
@@ -228,3 +229,29 @@ def test_foresight_of_a_long_rollout_is_complete() -> None:
     document = plan_document(submit(snapshot, job("big", 150, image="b")), snapshot)
     assert len(document["place"]) == len(document["stop"]) == 150
     assert spread(snapshot, key("big")) == [50, 50, 50]
+
+
+def test_kept_volumes_keep_their_slot_and_node() -> None:
+    """With room everywhere, each instance is still replaced where its data is, one at a time."""
+    kept = Volume(kind=VolumeKind.LOCAL, name="data", path="/data", space_bytes=2**20, keep=True)
+
+    def keeping(image: str) -> Job:
+        spec = job(instances=3, image=image)
+        containers = tuple(replace(c, volumes=(kept,)) for c in spec.containers)
+        return replace(spec, containers=containers)
+
+    snapshot = settled(submitted(ROOMY, keeping("a")))
+    before = where(snapshot)
+    snapshot = after(snapshot, submit(snapshot, keeping("b")))
+    plan = planned(plan_rollout(snapshot))
+    assert [(e.before, e.after) for e in plan.edits] == [
+        (SlotState.RUNNING, SlotState.STOPPING),
+        (None, SlotState.WAITING),
+    ]
+    assert plan.edits[0].instance == plan.edits[1].instance
+    assert plan_rollout(after(snapshot, plan)) is None, "healthy before the next"
+    snapshot = rolled_out(snapshot)
+    assert {slot: text.split()[0] for slot, text in where(snapshot).items()} == {
+        slot: text.split()[0] for slot, text in before.items()
+    }
+    assert {a.version for a in snapshot.instances(WEB)} == {2}
