@@ -1,5 +1,7 @@
 """Requests that have two readings, or none: name, bytes, the status that refuses them.
 
+And some that only look so: name, bytes, the requests that they are.
+
 ``H`` stands for a good Host line. Every one of them ends in a marker request which must never be
 taken for a request of its own by anybody.
 """
@@ -146,4 +148,97 @@ BAD_CHUNKS: list[tuple[str, bytes]] = [
     ("space before a trailer's colon", b"0\r\nA : b\r\n\r\n"),
     ("endless trailers", b"0\r\n" + b"A: b\r\n" * 2000),
     ("bare LF in the trailers", b"0\r\n\n"),
+]
+
+END = b"Connection: close\r\n\r\n"
+# These are good requests, though some server might read more or others into them.
+ODD: list[tuple[str, bytes, list[str]]] = [
+    ("one empty line first", b"\r\nGET /odd HTTP/1.1\r\n" + H + END, ["GET /odd"]),
+    ("name in mixed case, no space", b"GET /odd HTTP/1.1\r\nhOsT:a\r\n" + END, ["GET /odd"]),
+    ("spaces around Host", b"GET /odd HTTP/1.1\r\nHost: \t a \t\r\n" + END, ["GET /odd"]),
+    ("absolute form", b"GET http://a/odd HTTP/1.1\r\n" + H + END, ["GET /odd"]),
+    ("absolute form, no path", b"GET http://a?odd HTTP/1.1\r\n" + H + END, ["GET /?odd"]),
+    ("odd target", b"GET /odd|^`{} HTTP/1.1\r\n" + H + END, ["GET /odd|^`{}"]),
+    ("empty value", b"GET /odd HTTP/1.1\r\n" + H + b"X-A:\r\n" + END, ["GET /odd"]),
+    ("bytes in a value", b"GET /odd HTTP/1.1\r\n" + H + b"X-A: \xe4\r\n" + END, ["GET /odd"]),
+    ("length 0", b"GET /odd HTTP/1.1\r\n" + H + b"Content-Length: 0\r\n" + END, ["GET /odd"]),
+    (
+        "length with zeros",
+        b"POST /odd HTTP/1.1\r\n" + H + b"Content-Length: 0003\r\n" + END + b"abc",
+        ["POST /odd"],
+    ),
+    (
+        "GET with a body",
+        b"GET /odd HTTP/1.1\r\n" + H + b"Content-Length: 20\r\n" + END + SMUGGLED[:20],
+        ["GET /odd"],
+    ),
+    (
+        "a request as the body",
+        b"POST /odd HTTP/1.1\r\n" + H + b"Content-Length: %d\r\n" % len(SMUGGLED) + END + SMUGGLED,
+        ["POST /odd"],
+    ),
+    (
+        "a request as a chunk",
+        b"POST /odd HTTP/1.1\r\n"
+        + H
+        + b"Transfer-Encoding: CHUNKED\r\n"
+        + END
+        + b"%x;a=b\r\n%b\r\n0\r\nX: y\r\n\r\n" % (len(SMUGGLED), SMUGGLED),
+        ["POST /odd"],
+    ),
+    (
+        "length with an underscore for a hyphen",
+        b"GET /odd HTTP/1.1\r\n" + H + b"Content_Length: 100\r\n" + END,
+        ["GET /odd"],
+    ),
+    (
+        "coding with an underscore for a hyphen",
+        b"GET /odd HTTP/1.1\r\n" + H + b"Transfer_Encoding: chunked\r\n" + END,
+        ["GET /odd"],
+    ),
+    (
+        "length named by Connection",
+        b"POST /odd HTTP/1.1\r\n"
+        + H
+        + b"Content-Length: 3\r\nConnection: close, Content-Length\r\n\r\nabc",
+        ["POST /odd"],
+    ),
+    (
+        "Host named by Connection",
+        b"GET /odd HTTP/1.1\r\n" + H + b"Connection: close, Host\r\n\r\n",
+        ["GET /odd"],
+    ),
+    (
+        "Upgrade that is refused",
+        b"GET /odd HTTP/1.1\r\n"
+        + H
+        + b"Connection: Upgrade\r\nUpgrade: x\r\n\r\nGET /two HTTP/1.1\r\n"
+        + H
+        + END,
+        ["GET /odd", "GET /two"],
+    ),
+    (
+        "h2c",
+        b"GET /odd HTTP/1.1\r\n"
+        + H
+        + b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n"
+        + b"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n",
+        ["GET /odd"],
+    ),
+    (
+        "pipelined",
+        b"GET /odd HTTP/1.1\r\n"
+        + H
+        + b"\r\nPOST /two HTTP/1.1\r\n"
+        + H
+        + b"Content-Length: 3\r\n\r\nabcGET /three HTTP/1.1\r\n"
+        + H
+        + END,
+        ["GET /odd", "POST /two", "GET /three"],
+    ),
+    (
+        "nothing after the last request's end",
+        b"POST /odd HTTP/1.1\r\n" + H + CHUNKED + END + b"0\r\n\r\n" + SMUGGLED,
+        ["POST /odd"],
+    ),
 ]
