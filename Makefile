@@ -11,7 +11,7 @@ FUZZ_SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d " ")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster \
-	coredns simulate bench docs lint types format lock clean
+	coredns simulate planted bench docs lint types format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,9 +42,12 @@ test-cluster: setup ## real daemons on real etcd and podman: kill, restart, heal
 coredns: setup ## build the CoreDNS that tests compare with (some minutes once, then cached)
 	@$(ROOT) $(PYTHON) deploy/coredns/build.py >/dev/null
 
-simulate: setup ## replay one simulated cluster exactly: make simulate SEED=7
-	@$(PYTHON) -c 'import sys; from ozymandias.sim.scenario import run_seed; found = run_seed($(SEED)); \
-		print(*found.history, *found.violations, sep="\n"); sys.exit(bool(found.violations))'
+simulate: setup ## whole clusters in virtual time: SEED=7 replays one, MINUTES=10 searches; ARGS=--help
+	@$(PYTHON) -m ozymandias.sim --seed $(SEED) \
+		$(if $(MINUTES),--minutes $(MINUTES) --jobs $(shell nproc)) $(ARGS)
+
+planted: setup ## does the simulator find bugs? Plants one at a time and counts the seeds it takes
+	@$(PYTHON) tests/simulation/planted/run.py $(ARGS)
 
 fuzz: setup ## inputs made to break things: make fuzz FUZZ_COUNT=1000 FUZZ_SEED=7
 	@set -e; for file in tests/fuzz/fuzz_*.py; do \
@@ -59,6 +62,7 @@ docs: setup ## write docs/cli.md and docs/man anew from the commands' help
 
 bench-edge: setup coredns ## what the edges do per CPU-second, against others
 	@$(ROOT) $(PYTHON) -m bench.dns
+	@$(ROOT) $(PYTHON) -m bench.ingress
 
 lint: setup ## ruff: rules and format
 	.venv/bin/ruff check .
