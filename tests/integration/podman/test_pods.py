@@ -2,6 +2,7 @@
 
 import json
 import socket
+from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
@@ -123,10 +124,12 @@ async def test_no_swap_beyond_the_memory_limit(kit: PodmanKit) -> None:
 
 async def test_stop_signal_is_the_containers_own(kit: PodmanKit) -> None:
     """A container that asks for SIGQUIT gets SIGQUIT, and its exit code is kept."""
-    script = "trap 'echo quit; exit 4' QUIT; while :; do sleep 1000 & wait; done"
+    script = "trap 'exit 4' QUIT; echo ready; while :; do sleep 1000 & wait; done"
     pod = make_pod(replace(shell(script), stop_signal="SIGQUIT"))
     await kit.runtime.create_pod(pod)
     await kit.runtime.start_container(pod.id, "app")
+    async with aclosing(kit.runtime.logs(pod.id, "app", follow=True)) as lines:
+        assert (await anext(lines)).text == "ready"  # its trap is set
     await kit.runtime.stop_pod(pod.id)
     found = await observed(kit.runtime, pod)
     assert found is not None and found.containers[0].exit_code == 4

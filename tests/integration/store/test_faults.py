@@ -319,7 +319,8 @@ async def test_no_space(prefix: bytes) -> None:
             await put(store, prefix + b"lease", b"", lease.id)
             async with keeping(store, lease) as kept:
                 with pytest.raises(NoSpace):
-                    for number in range(20):
+                    # etcd notices at its next commit to disk, a tenth of a second later.
+                    for number in range(200):
                         await put(store, prefix + b"large%d" % number, bytes(500_000))
                 assert await store.get(prefix + b"large0") is not None
                 await store.txn((), (Delete(prefix + b"large0"),))
