@@ -48,6 +48,8 @@ class ClientConnection(EndingConnection):
         "_progress",
         "_replayed",
         "_tried",
+        "last_answer",
+        "last_answer_head",
     )
 
     def __init__(self, ingress: "Ingress") -> None:
@@ -60,6 +62,8 @@ class ClientConnection(EndingConnection):
         self._forwarded_for = b""
         self._last_head = b""
         self._last_request: Request | None = None
+        self.last_answer_head = b""
+        self.last_answer: Response
 
     # What the transport tells --------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from ozymandias.edge.headers import (
     UPGRADE,
     Malformed,
     Special,
-    body_length,
     normal_host,
     only,
     without_named,
@@ -84,7 +83,7 @@ def parse_request(head: bytes, limits: Limits) -> Request:
                 raise Malformed("there are two Host headers")
             request.host = line.host  # type: ignore[union-attr]
             request.host_sent = line.value  # type: ignore[union-attr]
-        else:
+        elif not line.is_usual or not request.minor:  # type: ignore[union-attr]
             specials.append(line)  # type: ignore[arg-type]
     request.kept = kept
     if specials:
@@ -146,7 +145,7 @@ def _absolute(target: bytes) -> tuple[bytes, bytes]:
 def _apply(request: Request, specials: list[Special]) -> frozenset[bytes]:
     """Take in the special lines; the names of headers that Connection names."""
     connection: frozenset[bytes] = frozenset()
-    lengths: list[bytes] = []
+    lengths: list[int] = []
     encodings: list[bytes] = []
     upgrade = b""
     for line in specials:
@@ -154,7 +153,7 @@ def _apply(request: Request, specials: list[Special]) -> frozenset[bytes]:
         if role == CONNECTION:
             connection |= line.tokens
         elif role == LENGTH:
-            lengths.append(line.value)
+            lengths.append(line.number)
         elif role == ENCODING:
             encodings.append(line.value)
         elif role == UPGRADE:
@@ -186,7 +185,7 @@ def _apply(request: Request, specials: list[Special]) -> frozenset[bytes]:
     return connection - CONNECTION_WORDS
 
 
-def _framing(lengths: list[bytes], encodings: list[bytes]) -> int:
+def _framing(lengths: list[int], encodings: list[bytes]) -> int:
     if encodings:
         if lengths:
             raise Malformed("both Content-Length and Transfer-Encoding are given")
@@ -195,7 +194,7 @@ def _framing(lengths: list[bytes], encodings: list[bytes]) -> int:
         return CHUNKED
     if len(lengths) > 1:
         raise Malformed("Content-Length is given twice")
-    return body_length(lengths[0])
+    return lengths[0]
 
 
 def request_head(request: Request, address: bytes, is_trusted: bool) -> bytes:
@@ -284,9 +283,11 @@ def parse_response(head: bytes) -> Response:
         found = known(raw) or read(raw)
         if found.__class__ is bytes:
             kept.append(found)
-        else:
+        elif not found.is_usual or not response.keep_alive:  # type: ignore[union-attr]
             specials.append(found)  # type: ignore[arg-type]
-    if specials:
+    if len(specials) == 1 and specials[0].role == LENGTH:
+        response.length = specials[0].number
+    elif specials:
         _apply_response(response, specials)
     response.plain = response_head(response, response.length, True, 1)
     return response
@@ -311,13 +312,13 @@ def _status_line(line: bytes) -> tuple[int, bytes, bool]:
 
 
 def _apply_response(response: Response, specials: list[Special]) -> None:
-    lengths: list[bytes] = []
+    lengths: list[int] = []
     encodings: list[bytes] = []
     connection: frozenset[bytes] = frozenset()
     for found in specials:
         role = found.role
         if role == LENGTH:
-            lengths.append(found.value)
+            lengths.append(found.number)
         elif role == ENCODING:
             encodings.append(found.value)
         elif role == CONNECTION:

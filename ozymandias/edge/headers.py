@@ -63,6 +63,8 @@ class Special:
     value: bytes
     tokens: frozenset[bytes] = frozenset()  # of Connection, lower case
     host: bytes = b""  # of Host, as routes have it
+    number: int = 0  # of Content-Length
+    is_usual: bool = False  # Connection: keep-alive, which in HTTP/1.1 says nothing
 
 
 Line = bytes | Special
@@ -162,7 +164,9 @@ class LineReader:
 def _special(role: int, lower: bytes, value: bytes) -> Special:
     if role == CONNECTION:
         words = frozenset(t.strip(b" \t") for t in value.lower().split(b",")) - {b""}
-        return Special(role, lower, value, words)
+        return Special(role, lower, value, words, is_usual=words == {b"keep-alive"})
+    if role == LENGTH:
+        return Special(role, lower, value, number=body_length(value))
     if role == HOST:
         return Special(role, lower, value, host=normal_host(value))
     return Special(role, lower, value)

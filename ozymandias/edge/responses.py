@@ -36,8 +36,6 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         "_buffer",
         "_chunks",
-        "_last_head",
-        "_last_response",
         "_left",
         "_reading",
         "_rechunk",
@@ -67,8 +65,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._chunks: ChunkedReader | None = None
         self._rechunk = False  # the client gets the body in chunks
         self._response: Response | None = None
-        self._last_head = b""
-        self._last_response: Response | None = None
 
     # What the transport tells --------------------------------------------------------------
 
@@ -158,14 +154,16 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self._buffer = b""
         head = data[:end]
-        if head == self._last_head and self._last_response is not None:
-            response = self._last_response
+        # The client's connection remembers it: of those there are fewer in use at a time, so
+        # that it is still in the processor's cache.
+        if head == client.last_answer_head:
+            response = client.last_answer
         else:
             response = parse_response(head)
-            self._last_head = head
-            self._last_response = response
-        self._response = response
+            client.last_answer_head = head
+            client.last_answer = response
         if response.status < 200:
+            self._response = response
             self._interim(client, response, data[end + 4 :])
         else:
             self._final(client, response, data[end + 4 :])
@@ -203,6 +201,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._give_back(client, response)
             client.answered(response.status)
             return
+        self._response = response
         if client.request.is_head or response.status in BODILESS:
             # The length is the one that the body would have; a chunked one would be a promise.
             shown = length if length >= 0 and response.status != 204 else UNTIL_CLOSE
