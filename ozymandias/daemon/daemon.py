@@ -42,7 +42,7 @@ class Daemon:
         self, identity: Identity, names: Names, ports: Ports, *, breaker_seconds: float = 60.0
     ) -> None:
         store, clock, node = ports.store, ports.clock, identity.name
-        self.mirror = Mirror(store)
+        self.mirror = Mirror(store, patient=True)
         self.membership = Membership(
             identity=identity,
             store=store,

@@ -6,6 +6,12 @@ be decoded is left out with a warning; one poisoned key must not stop every peer
 
 Snapshots are cheap: of the six mappings in one, those that did not change since the last snapshot
 are the very same objects, and the others are copied once per snapshot that somebody asks for.
+
+Loops look at the whole cluster whenever it changes. Those of a ``patient`` mirror are woken for
+several changes at a time when they come thick and fast; the first after a quiet moment wakes them
+at once, and whoever waits for a revision of its own (`reached`) waits no longer than that takes to
+arrive. The pause grows with the cluster, as the work of one look does, so that looking never takes
+all of a processor.
 """
 
 import asyncio
@@ -22,13 +28,20 @@ from ozymandias.ports import KV, Event, Listing, Store, Unavailable
 from ozymandias.store import codec, keys
 from ozymandias.telemetry import warn
 
+PAUSE_SECONDS = 0.02
+PAUSE_SECONDS_MAX = 0.5
+PAUSE_SECONDS_EACH = 0.0003  # more for every assignment in the cluster
 PARTS = ("nodes", "jobs", "assignments", "statuses", "claims", "last_versions")
 
 
 class Mirror:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, patient: bool = False) -> None:
         self._store = store
-        self._changed = asyncio.Event()
+        self._patient = patient
+        self._changed = asyncio.Event()  # for loops, which are woken now and then
+        self._arrived = asyncio.Event()  # for those who wait for one revision
+        self._woken = -PAUSE_SECONDS_MAX  # on the loop's clock
+        self._waking: asyncio.TimerHandle | None = None
         self._snapshot = Snapshot()
         self.is_ready = False
         self.revision = 0
@@ -74,6 +87,20 @@ class Mirror:
 
     def _publish(self, revision: int) -> None:
         self.revision = revision
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+        if self._waking is None:
+            loop = asyncio.get_running_loop()
+            pause = PAUSE_SECONDS + PAUSE_SECONDS_EACH * len(self._assignments)
+            due = self._woken + min(pause, PAUSE_SECONDS_MAX)
+            if not self._patient or loop.time() >= due:
+                self._wake(loop)
+            else:
+                self._waking = loop.call_at(due, self._wake, loop)
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._waking = None
+        self._woken = loop.time()
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -97,7 +124,7 @@ class Mirror:
 
     async def changed(self, after: int) -> int:
         """Wait until the mirror is beyond a revision; the one it has then."""
-        while self.revision <= after:
+        while self.revision <= after or self._waking is not None:
             await self._changed.wait()
         return self.revision
 
@@ -105,7 +132,8 @@ class Mirror:
         """Wait until the mirror shows a revision of ours; Unavailable when it does not come."""
         try:
             async with asyncio.timeout(timeout):
-                await self.changed(revision - 1)
+                while self.revision < revision:
+                    await self._arrived.wait()
         except TimeoutError:
             raise Unavailable(f"the watch is stuck before revision {revision}") from None
 
