@@ -9,6 +9,7 @@ from ozymandias.model.instance import InstanceId
 from ozymandias.model.node import NodeName
 from ozymandias.problems import ProblemError
 from ozymandias.sim.clock import VirtualLoop
+from ozymandias.sim.rest import differences
 from ozymandias.sim.world import Settings, World
 from ozymandias.store.keys import job_key
 
@@ -221,3 +222,42 @@ def test_scaling_down_drains_before_it_stops() -> None:
         await world.until(lambda: sum(map(len, world.running_pods().values())) == 1, 10, "stopped")
 
     tell(story)
+
+
+def test_a_node_that_returns_while_podman_hangs_takes_nothing_back() -> None:
+    """Its old instance's name stays with the new home, and it takes no work before it can see."""
+
+    async def story(world: World) -> None:
+        await world.operations().submit(job_file())
+        await healthy(world, 3)
+        machine = world.machines[NodeName("n2")]
+        machine.host.faults.is_hung = True
+        world.lose_lease(NodeName("n2"))
+        await world.until(lambda: "n2" not in world.assigned().values(), 5, "moved")
+        await healthy(world, 3)
+        await world.until(lambda: "n2" in world.truth.presences, 60, "joined, blind")
+        assert "podman" in world.truth.presences[NodeName("n2")].degraded
+        machine.host.faults.is_hung = False
+        nodes = set(world.machines)
+        pods = lambda: {n: frozenset(m.host.pods) for n, m in world.machines.items()}  # noqa: E731
+        await world.until(lambda: not differences(world.truth, pods(), nodes), 90, "at rest")
+        record = world.truth.presences
+        await world.until(lambda: not record[NodeName("n2")].degraded, 60, "takes work again")
+
+    tell(story)
+
+
+def test_peers_that_race_for_a_lost_node_agree_at_once() -> None:
+    """Nine peers, one lost node: one plan wins, and few transactions are lost."""
+
+    async def story(world: World) -> None:
+        await world.operations().submit(job_file(count=20, memory="256M"))
+        await healthy(world, 20)
+        lost = next(iter(sorted(world.assigned().values())))
+        await world.power_cut(lost)
+        before = world.lost_races
+        await world.until(lambda: lost not in world.assigned().values(), 30, "declared dead")
+        await healthy(world, 20)
+        assert world.lost_races - before <= 2 * len(world.machines)
+
+    tell(story, nodes=10)
