@@ -159,6 +159,7 @@ class SimHost:
 
     def create_begin(self, pod: Pod) -> None:
         self.remove(pod.id)
+        self.on_event(pod.id, "create", "")
         if self.faults.is_full:
             raise RuntimeFailed("no space left on device")
         wanted = {p.host for c in pod.containers for p in c.ports if p.host is not None}

@@ -141,6 +141,12 @@ class Mishaps:
             twin.task.cancel()
             twin.host.power_cut()
             self._say(twin, "is switched off", HEAL)
+            if any(self.world.witness.has_held(twin.name, p) for p in twin.processes):
+                # It had replaced the other for good: what was on that one's disk is no more.
+                original = self.world.machines[twin.name].host
+                for pod in tuple(original.pods):
+                    del original.pods[pod]
+                original.notify()
 
     # The line to the store ----------------------------------------------------------------------
 

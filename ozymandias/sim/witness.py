@@ -10,10 +10,12 @@ everything that happens to pods on their hosts, each with its time. It remembers
     S13  breaker    most nodes missing at once, or unseen since the session began: nobody is
                     declared dead before its time
     S16  ports      no pod finds its host port taken by another of ours
+    L7   back-off   a pod that can't be made is not tried over and over
 
 Everything else is looked up in `sim/invariants.py`. It asks no daemon anything.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +31,7 @@ from ozymandias.store import keys
 LAG_SECONDS = 4.0  # how far behind a well daemon's view may be
 WITHDRAW_SECONDS = 4.9  # how long a stop waits for names at most, less what clocks drift
 DRIFT = 0.98  # of a time measured on a clock that may run fast
+CREATES_MAX, CREATES_SECONDS = 12, 10.0  # of one pod: back-off doubles from half a second
 HEAD_CHANGED = Callable[[JobKey, JobHead | None, JobHead | None, int], None]
 
 
@@ -44,6 +47,7 @@ class PodHistory:
     stopping_since: float | None = None
     has_passed: bool = False  # a probe, in some run
     has_failed: bool = False  # a probe, or its network, since it was last restarted
+    created: deque[float] = field(default_factory=lambda: deque(maxlen=CREATES_MAX))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +107,10 @@ class Witness:
         for job, before in heads.items():
             for hook in self.on_head:
                 hook(job, before, truth.heads.get(job), revision)
+
+    def has_held(self, node: NodeName, process: str) -> bool:
+        """Whether that process ever held the node's record."""
+        return (node, process) in self._epochs
 
     def _remember(self, change: Change) -> None:
         now = self._now()
@@ -208,12 +216,20 @@ class Witness:
                 if not self._pod(pod).has_failed:
                     self._violate(f"S7 {pod.name} was restarted though nothing was wrong with it")
                 self._pod(pod).has_failed = False
+            case "create":
+                self._check_patience(pod)
             case "passed":
                 self._pod(pod).has_passed = True
             case "failed":
                 self._pod(pod).has_failed = True
             case "port taken":
                 self._violate(f"S16 {pod.name} finds its host port taken by another pod of ours")
+
+    def _check_patience(self, pod: PodId) -> None:
+        times = self._pod(pod).created
+        if len(times) == CREATES_MAX and self._now() - times[0] < CREATES_SECONDS:
+            self._violate(f"L7 {pod.name} was made {CREATES_MAX} times in {CREATES_SECONDS:g} s")
+        times.append(self._now())
 
     def _check_start(self, pod: PodId, state: SlotState | None) -> None:
         if state is SlotState.RUNNING:

@@ -90,6 +90,7 @@ class Machine:
     daemon: Daemon | None = None
     task: asyncio.Task[None] | None = None
     starts: int = 0
+    processes: list[str] = field(default_factory=list)  # ids of all its daemons
 
     @property
     def is_partitioned(self) -> bool:
@@ -232,6 +233,7 @@ class World:
             identity, settings.names, ports, breaker_seconds=settings.breaker_seconds
         )
         session[0] = machine.daemon.membership.process_id
+        machine.processes.append(session[0])
         await machine.daemon.run()
 
     async def kill(self, name: NodeName) -> None:
