@@ -1,8 +1,9 @@
 """A thousand jobs submitted at once through one daemon's API, on real etcd.
 
 Three production daemons, each a process of its own, hold the nodes; their containers are simulated
-(starting a thousand real ones is podman's figure, not ours). The client opens all connections at
-once and waits for every answer; then every job must exist, with its instance placed.
+and start at podman's pace (starting a thousand real ones is podman's figure, not ours). The client
+opens all connections at once and waits for every answer; then every job must exist, with its
+instance placed.
 
     python -m bench.submits [number]
 """
@@ -47,7 +48,7 @@ async def serve(name: str, port: int, endpoints: str) -> None:
     clock = SystemClock()
     number = NODES.index(name)
     host = SimHost(seed=number, subnet=f"10.200.{number}", wall=clock.wall)
-    host.faults = Faults(latency_seconds=(0.005, 0.02))
+    host.faults = Faults(latency_seconds=(0.2, 0.6))  # of each call, as podman takes
     identity = Identity(
         name=NodeName(name),
         machine_id=f"machine-{name}",
