@@ -22,7 +22,7 @@ from aiohttp import web
 from ozymandias.edge import dns as layout
 from ozymandias.model.instance import Group, InstanceState, InstanceStatus, Slots, SlotState
 from ozymandias.model.job import Container, Job, JobHead, JobKey, JobName, JobVersion, Port
-from ozymandias.model.node import Demand, Ledger, NodeName, Presence, Resources
+from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.routing import DnsRecord
 from ozymandias.ports import Delete, Put
 from ozymandias.store import codec, keys
@@ -93,17 +93,6 @@ def job_puts(name: str, ports: list[int]) -> list[Put]:
     ]
 
 
-def node_puts() -> list[Put]:
-    """The node is there: what vanishes while it is, vanishes on purpose."""
-    presence = Presence(
-        address="127.0.0.1", machine_id="m", session="s", daemon_version="0", api=""
-    )
-    return [
-        Put(keys.node(NODE), codec.encode(presence)),
-        Put(keys.ledger(NODE), codec.encode(Ledger(capacity=Resources()))),
-    ]
-
-
 def status_put(name: str, slots: int, lease: int = 0) -> Put:
     statuses = {
         slot: InstanceStatus(
@@ -169,7 +158,7 @@ async def test_ingress_follows_the_store(etcd: EtcdCluster, tmp_path: Path):
             etcd.restart(0)
             await wait_for(http(port, "web.localhost"), "404")
             async with connected(etcd) as store:
-                await store.txn((), [*node_puts(), *job_puts("web", [instance])])
+                await store.txn((), job_puts("web", [instance]))
                 await wait_for(http(port, "web.localhost"), "503")  # nobody is healthy
                 start = time.monotonic()
                 await store.txn((), [status_put("web", 1)])
@@ -184,8 +173,8 @@ async def test_ingress_follows_the_store(etcd: EtcdCluster, tmp_path: Path):
             assert 'ozymandias_ingress_responses_total{job="web",class="2xx"}' in metrics
             etcd.restart(0)
             async with connected(etcd) as store:
-                await store.txn((), [Delete(keys.status(NODE, JobKey("default", "web")))])
-                await wait_for(http(port, "web.localhost"), "503")
+                await store.txn((), [Delete(keys.job(JobKey("default", "web")))])
+                await wait_for(http(port, "web.localhost"), "404")  # stopped: let go at once
 
 
 async def test_ingress_keeps_the_last_known_good(etcd: EtcdCluster, tmp_path: Path):
