@@ -28,7 +28,7 @@ test: setup lint types ## everything: lint, types, all tests, and that nothing i
 test-all: test-unit test-simulation test-integration test-cluster
 
 test-unit: setup ## pure decisions and house rules, in seconds
-	$(PYTEST) tests/unit
+	$(PYTEST) -n 2 tests/unit
 
 test-simulation: setup ## whole clusters in virtual time
 	$(PYTEST) tests/simulation
