@@ -6,6 +6,7 @@ A seed that never ends in real time is a failure too: its process is given REAL_
 import faulthandler
 import logging
 import multiprocessing
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -94,7 +95,8 @@ def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[tuple[Outcome, float]]
         yield from map(_run, seeds)
         return
     # Forked processes would share the parent's event loop policy and file positions.
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    ignore = (signal.SIGINT, signal.SIG_IGN)  # the one that gathers decides
+    with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, ignore) as pool:
         yield from pool.imap_unordered(_run, seeds, CHUNK)
 
 
@@ -109,17 +111,21 @@ def search(
     """Run seeds until they end, the time is over, or one is bad; ``tell`` hears of each."""
     tally = Tally()
     found = outcomes(seeds, jobs)
+    # Between two seeds: in the midst of one, asyncio would take it for that life's cancellation.
+    interrupts: list[object] = []
+    before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(True))
     try:
         for outcome, busy in found:
             tally.add(outcome, busy)
             tell(tally, outcome)
+            if interrupts:
+                raise Interrupted(tally)
             if outcome.violations and stops_at_first:
                 break
             if seconds is not None and tally.real_seconds >= seconds:
                 break
-    except KeyboardInterrupt:
-        raise Interrupted(tally) from None
     finally:
+        signal.signal(signal.SIGINT, before)
         found.close()  # type: ignore[attr-defined]
     return tally
 

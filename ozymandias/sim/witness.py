@@ -222,7 +222,8 @@ class Witness:
                 self._pod(pod).has_passed = True
             case "failed":
                 self._pod(pod).has_failed = True
-            case "port taken":
+            case "port taken" if state is SlotState.RUNNING:
+                # Of a pod that is not to run there any more it is a call that hung till now.
                 self._violate(f"S16 {pod.name} finds its host port taken by another pod of ours")
 
     def _check_patience(self, pod: PodId) -> None:
