@@ -9,7 +9,7 @@ import pytest
 from ozymandias.sim.schedule import draw
 from ozymandias.sim.search import Tally, search
 
-SEEDS = int(os.environ.get("OZY_SEEDS", "1000"))
+SEEDS = int(os.environ.get("OZY_SEEDS", "400"))
 JOBS = int(os.environ.get("OZY_JOBS", str(os.cpu_count() or 1)))
 
 
