@@ -220,7 +220,8 @@ async def send(store: Store, transaction: Transaction, commit: str) -> int | Los
 
     After an Ambiguous answer the same compares are sent again. If they hold now, the first copy
     was not applied and never will be. If they fail, the commit's id in a marked value tells that
-    it was; without it the caller decides anew on what is there, which is right in either case.
+    it was, and a marked value as old as it was tells that it was not. Where all were rewritten by
+    others since, nobody can tell: deciding anew could do it a second time, over what came between.
     """
     compare, then = transaction.compare, transaction.then
     look = tuple(Get(key) for key in transaction.marked)
@@ -241,6 +242,8 @@ async def send(store: Store, transaction: Transaction, commit: str) -> int | Los
             return result.revision
         if repeat and (revision := _found(result, len(look), commit)):
             return revision
+        if repeat and not _is_untouched(transaction, result):
+            raise Ambiguous("others have changed the same since")
         _check_fence(compare, result, len(look))
         return Lost(
             revision=max((kv.mod_revision for kvs in result.results for kv in kvs), default=0)
@@ -255,6 +258,17 @@ def _found(result: TxnResult, marked: int, commit: str) -> int | None:
             if mark in kv.value:
                 return kv.mod_revision
     return None
+
+
+def _is_untouched(transaction: Transaction, result: TxnResult) -> bool:
+    """Whether something that the transaction would have rewritten is as it was before."""
+    before = {c.key: c.operand for c in transaction.compare if c.target == "mod"}
+    found = zip(transaction.marked, result.results, strict=False)
+    return any(
+        before.get(key) == (kvs[0].mod_revision if kvs else 0)
+        for key, kvs in found
+        if key in before
+    )
 
 
 def _check_fence(compare: tuple[Compare, ...], result: TxnResult, skip: int) -> None:
