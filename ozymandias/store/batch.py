@@ -19,7 +19,7 @@ from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.ports import Compare, Delete, Op, Put
+from ozymandias.ports import Compare, Delete, Op, Put, Txn
 from ozymandias.store import codec, keys
 from ozymandias.store.names import delete_records
 
@@ -197,7 +197,13 @@ def _forget(snapshot: Snapshot, node: NodeName, names: Names) -> Iterator[Op]:
     yield Delete(prefix, keys.prefix_end(prefix))
     for (name, job), status in sorted(snapshot.statuses.items()):
         record = snapshot.jobs.get(job)
-        if name != node or record is None:
+        if name != node:
+            continue
+        if record is None:
+            # The job is gone, and with it what it is called; a new one's names are not ours.
+            zone = keys.dns(f"{job.name}.{job.namespace}.{names.domain}") + b"/"
+            no_job = (Compare(keys.job(job), "version", "=", 0),)
+            yield Txn(no_job, (Delete(zone, keys.prefix_end(zone)),))
             continue
         for slot, instance in sorted(status.instances.items()):
             version = record.versions.get(instance.version)
