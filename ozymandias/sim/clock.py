@@ -65,6 +65,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
+        self.seconds_max = float("inf")  # of virtual time; then it is a Livelock
         self.callbacks = 0  # how many have run: a measure of work, and a fingerprint of the run
         self._dice = random.Random(f"loop {seed}")
         self._now = 0.0
@@ -119,6 +120,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self._rounds > ROUNDS_FOR_NOTHING:
             # On a clock with another rate, what is left of a sleep may be too short to be added.
             self._now += INSTANT_SECONDS
+        if self._now > self.seconds_max:
+            raise Livelock(f"still not over at {self._now:.0f} s: {self._who_waits()}")
         if self._rounds > ROUNDS_AT_ONE_INSTANT_MAX:
             raise Livelock(f"time stands still at {self._now}: {list(ready)[:5]}")
         handles = list(ready)

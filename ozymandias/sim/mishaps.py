@@ -163,6 +163,13 @@ class Mishaps:
     def _partition(self, machine: Machine, dice: random.Random) -> bool:
         return self._cut(machine, dice, Cut.BOTH)
 
+    def _partitions(self, machine: Machine, dice: random.Random) -> bool:
+        """Most nodes at once, as when a switch goes."""
+        names = sorted(self.world.machines)
+        chosen = dice.sample(names, len(names) // 2 + 1)
+        done = [self._cut(self.world.machines[name], dice, Cut.BOTH) for name in chosen]
+        return any(done)
+
     def _deaf(self, machine: Machine, dice: random.Random) -> bool:
         return self._cut(machine, dice, Cut.ANSWERS)
 
@@ -194,7 +201,7 @@ class Mishaps:
             latency=(0.0, slow),
             watch_lag=(0.0, slow * 3),
             unavailable=dice.choice([0.0, 0.0, 0.05]),
-            ambiguous=dice.choice([0.0, 0.1, 0.3]),
+            ambiguous=dice.choice([0.0, 0.1, 0.3, 0.5]),
         )
         self.world.set_faults(machine, faults)
         machine.host.faults.fail_rate = dice.choice([0.0, 0.0, 0.1])

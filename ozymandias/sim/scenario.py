@@ -17,7 +17,7 @@ from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.ports import Listing
 from ozymandias.sim import rest
-from ozymandias.sim.clock import VirtualLoop
+from ozymandias.sim.clock import Livelock, VirtualLoop
 from ozymandias.sim.mishaps import IMAGES, Mishaps
 from ozymandias.sim.schedule import USER_STEPS, Options, Schedule, Step, draw
 from ozymandias.sim.trace import HEAL, USER, Entry
@@ -29,6 +29,7 @@ JOIN_SECONDS = 30.0  # a node that works again serves again
 CONVERGE_SECONDS = 240.0  # back-off of failed creations and the breaker included
 SETTLE_SECONDS = 25.0  # what hung before the healing has run into its deadline
 REST_SECONDS = 60.0
+LIFE_SECONDS_MAX = 1200.0  # all phases together
 PLACE_SECONDS = 5.0  # what is nowhere and fits is placed
 DRILL_SECONDS = 5.0  # beyond the lease, until what was lost runs elsewhere
 FAULTLESS = ("hung", "full")  # broken in a way that keeps the lease alive
@@ -58,7 +59,22 @@ def run_seed(seed: int) -> Outcome:
 
 
 def run(schedule: Schedule, *, keeps_story: bool = False) -> Outcome:
-    return VirtualLoop(schedule.seed).run(_life(schedule, keeps_story))
+    loop = VirtualLoop(schedule.seed)
+    loop.seconds_max = LIFE_SECONDS_MAX
+    try:
+        return loop.run(_life(schedule, keeps_story))
+    except Livelock as error:
+        return Outcome(
+            seed=schedule.seed,
+            options=schedule.options,
+            violations=(f"t={loop.time():.3f}: S0 daemons that were told to end go on: {error}",),
+            story=(),
+            fingerprint="",
+            revisions=0,
+            faults={},
+            calls=0,
+            seconds=loop.time(),
+        )
 
 
 async def _life(schedule: Schedule, keeps_story: bool) -> Outcome:

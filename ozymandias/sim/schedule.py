@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 SEED_MAX = 2**63
 
 # Users' doings, with their weights.
-USER_STEPS = {"submit": 6, "scale": 3, "stop": 1, "restart": 1}
+USER_STEPS = {"submit": 6, "scale": 3, "stop": 1, "restart": 2}
 
 # Everything that may break, with its weight.
 FAULT_STEPS = {
@@ -20,16 +20,17 @@ FAULT_STEPS = {
     "power": 2,
     "power-all": 1,
     "partition": 2,
+    "partitions": 1,
     "deaf": 2,
     "mute": 1,
     "stuck-watch": 2,
     "slow": 2,
-    "weather": 3,
+    "weather": 4,
     "freeze": 2,
     "suspend": 1,
     "clock-step": 1,
     "lease": 2,
-    "leases": 1,
+    "leases": 2,
     "quorum": 2,
     "compact": 2,
     "exit": 2,

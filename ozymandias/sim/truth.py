@@ -191,4 +191,6 @@ def node_and_job(key: bytes, prefix: bytes) -> tuple[NodeName, JobKey]:
 
 
 def size(assignment: Assignment | None) -> int:
-    return sum(len(group.slots) for group in assignment.groups) if assignment else 0
+    """How many slots hold room; only their own node gives them up, or who declares it dead."""
+    groups = assignment.groups if assignment else ()
+    return sum(len(group.slots) for group in groups if group.state is not SlotState.WAITING)
