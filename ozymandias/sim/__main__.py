@@ -129,7 +129,9 @@ def _search(options: argparse.Namespace) -> int:
     failures: list[Outcome] = []
     where = f"seeds {options.seeds[0]} to {options.seeds[-1]}" if options.seeds else "seeds"
     span = f" for {options.minutes:g} min from {options.seed} on" if options.minutes else ""
-    say(f"searching {where}{span}; processes: {options.jobs}")
+
+    def begin() -> None:
+        say(f"searching {where}{span}; processes: {options.jobs}")
 
     def hear(tally: Tally, outcome: Outcome) -> None:
         if outcome.violations:
@@ -139,7 +141,12 @@ def _search(options: argparse.Namespace) -> int:
             say(tally.progress())
 
     tally = search(
-        seeds, jobs=options.jobs, seconds=seconds, stops_at_first=not options.keep_going, tell=hear
+        seeds,
+        jobs=options.jobs,
+        seconds=seconds,
+        stops_at_first=not options.keep_going,
+        begin=begin,
+        tell=hear,
     )
     for line in tally.summary():
         say(line)

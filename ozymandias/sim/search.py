@@ -106,15 +106,20 @@ def search(
     jobs: int = 1,
     seconds: float | None = None,
     stops_at_first: bool = True,
+    begin: Callable[[], None] = lambda: None,
     tell: Callable[[Tally, Outcome], None] = lambda tally, outcome: None,
 ) -> Tally:
-    """Run seeds until they end, the time is over, or one is bad; ``tell`` hears of each."""
+    """Run seeds until they end, the time is over, or one is bad; ``tell`` hears of each.
+
+    From ``begin`` on Ctrl-C raises Interrupted, with what was done until then.
+    """
     tally = Tally()
     found = outcomes(seeds, jobs)
     # Between two seeds: in the midst of one, asyncio would take it for that life's cancellation.
     interrupts: list[object] = []
     before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(True))
     try:
+        begin()
         for outcome, busy in found:
             tally.add(outcome, busy)
             tell(tally, outcome)

@@ -115,7 +115,11 @@ def test_an_interrupted_search_says_how_far_it_came() -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout and process.stdout.readline().startswith("searching ")
-    process.send_signal(signal.SIGINT)
-    text, _ = process.communicate(timeout=60)
+    with process:
+        try:
+            assert process.stdout and process.stdout.readline().startswith("searching ")
+            process.send_signal(signal.SIGINT)
+            text, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130 and "interrupted" in text and "seeds," in text
