@@ -8,7 +8,8 @@ no key more than WRITES_MAX times in a second; the first of a burst goes out at 
 A record is deleted only while it has the value this node wrote: after a move the slot's name may
 already belong to its new home. Each write compares the revision of the write before it, so that
 one whose answer never came can't be applied late, over a newer one; after any doubt what is there
-is read again.
+is read again, and once more when it can't be applied any more: where nothing newer was to be
+written, nothing would stand in its way.
 """
 
 import asyncio
@@ -26,7 +27,18 @@ from ozymandias.model.instance import Assigned, InstanceState, InstanceStatus, S
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import ObservedPod, Pod, PodId
-from ozymandias.ports import Clock, Compare, Delete, Op, Put, Store, StoreError, Txn, Unavailable
+from ozymandias.ports import (
+    Ambiguous,
+    Clock,
+    Compare,
+    Delete,
+    Op,
+    Put,
+    Store,
+    StoreError,
+    Txn,
+    Unavailable,
+)
 from ozymandias.store import codec, keys
 from ozymandias.store.names import value_of
 from ozymandias.telemetry import INSTANCES, log, warn
@@ -34,6 +46,7 @@ from ozymandias.telemetry import INSTANCES, log, warn
 WRITES_MAX = 5  # of one key
 WRITES_WINDOW_SECONDS = 1.0
 RETRY_SECONDS = 1.0
+LATE_SECONDS = 40.0  # after which a write whose answer never came is not applied any more
 
 TOLD = frozenset(
     {
@@ -97,6 +110,8 @@ class StatusWriter:
         self._computed: dict[PodId, tuple[_Inputs, InstanceStatus]] = {}
         self._named: dict[PodId, tuple[str, dict[bytes, bytes]]] = {}
         self._counted: Counter[InstanceState] = Counter()
+        self._begun: Session | None = None
+        self._doubtful_until: float | None = None
 
     def shows_healthy(self, pod: PodId) -> bool:
         """Whether the store may still say that this pod is healthy, or name it in DNS."""
@@ -127,6 +142,11 @@ class StatusWriter:
         session = self._membership.valid()
         if session is None or self._local.revision < session.revision:
             return None  # what is known is from before: a name may be another's by now
+        is_over = self._doubtful_until is not None and self._doubtful_until <= self._clock.boot()
+        if is_over:
+            self._session = self._doubtful_until = None
+        if self._begun is not session:  # the process before this one may have been in doubt
+            self._begun, self._doubtful_until = session, self._clock.boot() + LATE_SECONDS
         try:
             if self._session is not session:
                 await self._load(session)
@@ -135,6 +155,8 @@ class StatusWriter:
                 await self._write(job, wishes.get(job, Wish()), session)
         except StoreError as error:
             warn("statuses.not_written", reason=str(error))
+            if isinstance(error, Ambiguous):
+                self._doubtful_until = self._clock.boot() + LATE_SECONDS
             return self._clock.boot() + RETRY_SECONDS
         wishes = self._compute()
         due = [
@@ -142,7 +164,7 @@ class StatusWriter:
             for job in self._written.keys() | wishes.keys()
             if self._differs(job, wishes.get(job, Wish()), session)
         ]
-        return min(due, default=None)
+        return min([*due, *([self._doubtful_until] if self._doubtful_until else [])], default=None)
 
     # What the store should say ------------------------------------------------------------------
 
