@@ -17,7 +17,7 @@ from ozymandias.sim.host import Behaviour
 from ozymandias.sim.schedule import Step
 from ozymandias.sim.store import Cut, Faults
 from ozymandias.sim.trace import FAULT, HEAL
-from ozymandias.sim.world import Machine, World
+from ozymandias.sim.world import VIEW_SECONDS, Machine, World
 from ozymandias.store import keys
 
 IMAGES = ("image", "crash", "stubborn", "hungry", "slow", "flaky")
@@ -110,13 +110,13 @@ class Mishaps:
         seconds = dice.choice([2, 8, 30]) * dice.random()
         self._say(machine, f"daemon stopped (SIGSTOP) for {seconds:.1f} s")
         self.world.loop.freeze(machine.label)
-        self._later(seconds, lambda: self.world.loop.thaw(machine.label))
+        self._later(seconds, lambda: self.world.thaw(machine))
 
     def _suspend(self, machine: Machine, dice: random.Random) -> None:
         seconds = dice.choice([2, 8, 30]) * dice.random()
         self._say(machine, f"machine suspended for {seconds:.1f} s")
         self.world.loop.freeze(machine.label)
-        self._later(seconds, lambda: self.world.loop.thaw(machine.label, slept=True))
+        self._later(seconds, lambda: self.world.thaw(machine, slept=True))
 
     def _clock_step(self, machine: Machine, dice: random.Random) -> None:
         seconds = dice.choice([-3600.0, -5.0, 5.0, 3600.0])
@@ -185,6 +185,7 @@ class Mishaps:
 
     def _unstick(self, machine: Machine) -> None:
         machine.is_stuck = False
+        machine.lags_until = self.world.loop.time() + VIEW_SECONDS
         if machine.store:
             machine.store.stick(False)
 
@@ -307,7 +308,7 @@ class Mishaps:
 
     def heal(self, name: NodeName) -> None:
         machine, world = self.world.machines[name], self.world
-        world.loop.thaw(machine.label)
+        world.thaw(machine)
         world.set_faults(machine, Faults())
         host = machine.host
         host.faults.fail_rate = host.faults.hang_rate = 0.0

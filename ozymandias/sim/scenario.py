@@ -27,7 +27,7 @@ from ozymandias.store import keys
 
 JOIN_SECONDS = 30.0  # a node that works again serves again
 CONVERGE_SECONDS = 240.0  # back-off of failed creations and the breaker included
-SETTLE_SECONDS = 25.0  # what hung before the healing has run into its deadline
+SETTLE_SECONDS = 45.0  # what hung or was in doubt before the healing is over
 REST_SECONDS = 60.0
 LIFE_SECONDS_MAX = 1200.0  # all phases together
 PLACE_SECONDS = 5.0  # what is nowhere and fits is placed

@@ -72,6 +72,9 @@ class Users:
             call.state = "unknown" if slug in UNCERTAIN or was_unknown else "refused"
             if call.state == "refused" and call.applied:
                 self._violate(f"S5 {call} was refused ({slug}) and happened all the same")
+        except AssertionError as error:
+            call.state = "unknown"
+            self._violate(f"S0 {call} hit a bug: {error}")
         except TimeoutError:
             call.state = "unknown"
             self._say(f"{call}: gave up waiting")

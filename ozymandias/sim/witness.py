@@ -28,7 +28,8 @@ from ozymandias.sim import invariants
 from ozymandias.sim.truth import Change, Truth
 from ozymandias.store import keys
 
-LAG_SECONDS = 4.0  # how far behind a well daemon's view may be
+LAG_SECONDS = 4.0  # how far behind a well daemon's work may be
+VIEW_SECONDS = 0.5  # how far behind its view of the store may be
 WITHDRAW_SECONDS = 4.9  # how long a stop waits for names at most, less what clocks drift
 DRIFT = 0.98  # of a time measured on a clock that may run fast
 CREATES_MAX, CREATES_SECONDS = 12, 10.0  # of one pod: back-off doubles from half a second
@@ -151,21 +152,24 @@ class Witness:
             found += invariants.check_forgotten(self.truth, name)
             if node.absent_since < me.session_since and now < me.session_since + breaker:
                 found.append(f"S13 {actor[0]} declared {name} dead, which it never saw alive")
-            if now < node.absent_since + breaker and self._is_mass(holding, now, actor[0]):
+            if now < node.absent_since + breaker and self._is_mass(holding, now, actor[0], name):
                 found.append(f"S13 {actor[0]} declared {name} dead when most nodes were missing")
         return found
 
-    def _is_mass(self, holding: set[NodeName], now: float, actor: NodeName) -> bool:
+    def _is_mass(self, holding: set[NodeName], now: float, actor: NodeName, lost: NodeName) -> bool:
         """Whether most nodes are missing, and have been for long enough that all can know."""
         if self.is_lagging(actor):
             return False
         missing, expected = 0, 0
+        recently = max(
+            now - self._rules.breaker_seconds * DRIFT, self._nodes[actor].session_since
+        )  # what was taken from a node since counts too: leases lapse one by one
         for name, node in self._nodes.items():
             if node.absent_since is None:
                 expected += 1
-            elif name in holding or now - node.absent_since < self._rules.breaker_seconds * DRIFT:
+            elif name in holding or node.absent_since > recently:
                 expected += 1
-                missing += now - node.absent_since > LAG_SECONDS and name in holding
+                missing += now - node.absent_since > VIEW_SECONDS or name == lost
         return missing >= 2 and 2 * missing > expected
 
     def _check_new_names(self, events: Sequence[Event]) -> list[str]:

@@ -37,6 +37,7 @@ from ozymandias.store import keys
 
 GIB = 2**30
 RESTART_SECONDS = 1.0  # after which a daemon that ended by itself is started again
+VIEW_SECONDS = 2.0  # for which a view may be old after its cause is over
 VIOLATIONS_MAX = 10  # more add nothing
 
 
@@ -90,6 +91,7 @@ class Machine:
     daemon: Daemon | None = None
     task: asyncio.Task[None] | None = None
     starts: int = 0
+    lags_until: float = 0.0  # its view of the store may be old
     processes: list[str] = field(default_factory=list)  # ids of all its daemons
 
     @property
@@ -274,6 +276,7 @@ class World:
         machine = self.machines[name]
         if machine.cut or machine.is_stuck:
             self.say("reaches etcd again", name, traces.HEAL)
+            machine.lags_until = self.loop.time() + VIEW_SECONDS
         machine.cut, machine.is_stuck = Cut.NONE, False
         if machine.store:
             machine.store.heal()
@@ -287,6 +290,7 @@ class World:
             self.etcd.expire(record.lease)
 
     def set_faults(self, machine: Machine, faults: Faults) -> None:
+        machine.lags_until = self.loop.time() + VIEW_SECONDS
         machine.faults = faults
         if machine.store:
             machine.store.faults = faults
@@ -320,7 +324,13 @@ class World:
     def _is_lagging(self, name: NodeName) -> bool:
         """Whether a node's view of the store may be older than a well daemon's."""
         machine = self.machines[name]
-        return machine.is_stuck or machine.is_partitioned or machine.faults.watch_lag[1] > 1.0
+        is_late = machine.faults.watch_lag[1] > 0.1 or self.loop.time() < machine.lags_until
+        return machine.is_stuck or machine.is_partitioned or is_late or self.etcd.is_paused
+
+    def thaw(self, machine: Machine, *, slept: bool = False) -> None:
+        """Let a frozen daemon go on; it has yet to see what happened meanwhile."""
+        machine.lags_until = self.loop.time() + VIEW_SECONDS
+        self.loop.thaw(machine.label, slept=slept)
 
     def ready(self) -> list[Daemon]:
         """Daemons with a session, by their own word."""
