@@ -34,7 +34,8 @@ class Change:
     jobs: set[JobKey] = field(default_factory=set)  # heads or assignments of these
     named: set[JobKey] = field(default_factory=set)  # statuses or names of these
     presences: set[NodeName] = field(default_factory=set)
-    lost: set[NodeName] = field(default_factory=set)  # an assignment of these shrank or went
+    lost: set[NodeName] = field(default_factory=set)  # these gave up room that was held
+    gained: set[NodeName] = field(default_factory=set)  # these were promised more
     is_schedule: bool = False
 
 
@@ -115,8 +116,10 @@ class Truth:
         if not deleted:
             groups = codec.decode_groups(kv.value)
             own[job] = Assignment(node=node, job=job, groups=groups)
-        if before and size(own.get(job)) < size(before):
+        if before and held(own.get(job)) < held(before):
             change.lost.add(node)
+        if promised(own.get(job)) > promised(before):
+            change.gained.add(node)
 
     def _apply_status(self, kv: KV, deleted: bool, change: Change) -> None:
         node, job = node_and_job(kv.key, keys.STATUS)
@@ -190,7 +193,15 @@ def node_and_job(key: bytes, prefix: bytes) -> tuple[NodeName, JobKey]:
     return NodeName(node), keys.job_key(namespace, name)
 
 
-def size(assignment: Assignment | None) -> int:
+def held(assignment: Assignment | None) -> int:
     """How many slots hold room; only their own node gives them up, or who declares it dead."""
+    return _count(assignment, SlotState.WAITING)
+
+
+def promised(assignment: Assignment | None) -> int:
+    return _count(assignment, SlotState.STOPPING)
+
+
+def _count(assignment: Assignment | None, but: SlotState) -> int:
     groups = assignment.groups if assignment else ()
-    return sum(len(group.slots) for group in groups if group.state is not SlotState.WAITING)
+    return sum(len(group.slots) for group in groups if group.state is not but)

@@ -99,6 +99,10 @@ class Witness:
         for job, before in heads.items():
             found += invariants.check_whole(truth, job, before)
         found += self._check_losses(change, actor, holding)
+        found += [
+            f"S3 work was given to {name}, which is not there"
+            for name in sorted(change.gained - truth.presences.keys())
+        ]
         if change.named:
             found += invariants.check_names(truth, change.named)
             found += self._check_new_names(events)
@@ -147,7 +151,9 @@ class Witness:
         me = self._nodes[actor[0]]
         for name in sorted(change.lost - {actor[0]}):
             node = self._nodes.get(name)
-            if name in self.truth.presences or node is None or node.absent_since is None:
+            if name in self.truth.presences:
+                found.append(f"S3 {actor[0]} gave up what {name} holds, which is there")
+            if node is None or node.absent_since is None:
                 continue
             found += invariants.check_forgotten(self.truth, name)
             if node.absent_since < me.session_since and now < me.session_since + breaker:
