@@ -70,6 +70,7 @@ def test_losing_most_nodes_does_not_move_all() -> None:
             found = {row["instance"]: row["node"] for row in mine.rows("spread")}
             moved = [name for name, node in found.items() if before[name] != node]
             assert len(moved) <= 1, (before, found)
+            time.sleep(0.2)  # the API has a limit to what one client may ask
         print(f"moved after losing two of three: {moved or 'none'}")
         assert "the node's lease is gone" in mine.text("why", "spread")
         until(lambda: mine.fetch("spread.localhost").status == 200, 10)
