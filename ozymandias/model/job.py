@@ -62,6 +62,23 @@ class Protocol(StrEnum):
     UDP = "udp"
 
 
+class JobKind(StrEnum):
+    SERVICE = "service"  # so many instances, anywhere
+    SYSTEM = "system"  # one instance on every matching node, present and future
+
+
+class NetworkMode(StrEnum):
+    POD = "pod"  # an address of its own
+    HOST = "host"  # the machine's own; system jobs only, where the node permits it
+
+
+class OnPartition(StrEnum):
+    """What becomes of an instance whose node has lost its lease."""
+
+    KEEP = "keep"  # it goes on running
+    STOP = "stop"  # it ends at the lease's deadline: it must never run twice
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheck:
     kind: HealthKind
@@ -151,6 +168,54 @@ class IngressRule:
     port: int  # a port of the pod's address (Port.pod)
 
 
+class LabelTest(StrEnum):
+    EQUAL = "=="
+    UNEQUAL = "!="
+    IN = "in"
+    EXISTS = "exists"
+    LESS = "<"
+    MORE = ">"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRule:
+    """``role == infra``, ``zone in [a, b]``, ``gpu exists``, ``cores > 4`` on a node's labels."""
+
+    label: str
+    test: LabelTest = LabelTest.EQUAL
+    values: tuple[str, ...] = ()
+    weight: int = 0  # of a preference; 0 in `require`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """Another job to be near to or apart from."""
+
+    job: JobKey
+    weight: int = 0  # of a preference; 0: required
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """Above ``after`` live instances the rest go to these nodes, until there is room at home."""
+
+    after: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementRules:
+    """Where a job's instances may be, and where they would rather be."""
+
+    require: tuple[LabelRule, ...] = ()
+    prefer: tuple[LabelRule, ...] = ()
+    near: tuple[Neighbour, ...] = ()
+    apart: tuple[Neighbour, ...] = ()
+    spread: str = ""  # a label: as evenly over its values as may be
+    max_per_node: int = 0  # 0: no limit
+    burst: Burst | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     name: JobName
@@ -160,6 +225,12 @@ class Job:
     # None: the default host to the first port, if there is one. Empty: not exposed at all.
     ingress: tuple[IngressRule, ...] | None = None
     labels: tuple[tuple[str, str], ...] = ()
+    kind: JobKind = JobKind.SERVICE  # a system job's `instances` says nothing
+    network: NetworkMode = NetworkMode.POD
+    on_partition: OnPartition = OnPartition.KEEP
+    priority: int = 0  # the higher one is placed first
+    min_available: int = 0  # healthy instances that we ourselves never go below
+    placement: PlacementRules = PlacementRules()
 
     @property
     def key(self) -> JobKey:

@@ -83,6 +83,16 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """An operator wants the node empty: its instances start elsewhere, then stop here."""
+
+    since: float  # wall clock
+    deadline: float = 0.0  # wall clock; past it what could not move is stopped. 0: never
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """What may be promised on a node, and what is. Every change to a node compares and rewrites it.
 
@@ -92,8 +102,10 @@ class Ledger:
 
     capacity: Resources
     reserve: Resources = Resources()
-    labels: dict[str, str] = field(default_factory=dict)
-    is_cordoned: bool = False
+    labels: dict[str, str] = field(default_factory=dict)  # from the node's own settings
+    set_labels: dict[str, str] = field(default_factory=dict)  # by the operator; these win
+    is_cordoned: bool = False  # takes no new work
+    drain: Drain | None = None  # its work leaves; implies cordoned
     held: Totals = Totals()
     promised: Totals = Totals()
     commit: str = ""  # id of the transaction that wrote this
@@ -101,6 +113,16 @@ class Ledger:
     @property
     def allocatable(self) -> Resources:
         return self.capacity - self.reserve
+
+    @property
+    def all_labels(self) -> dict[str, str]:
+        """What placement rules see; an operator's empty value takes a label away."""
+        both = self.labels | self.set_labels
+        return {name: value for name, value in both.items() if value or name not in self.set_labels}
+
+    @property
+    def takes_work(self) -> bool:
+        return not (self.is_cordoned or self.drain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +154,4 @@ class Node:
 
     @property
     def is_schedulable(self) -> bool:
-        return (
-            self.presence is not None and not self.presence.degraded and not self.ledger.is_cordoned
-        )
+        return self.presence is not None and not self.presence.degraded and self.ledger.takes_work
