@@ -25,7 +25,7 @@ Units: all times are seconds; all calls state or document their deadline.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Never, Protocol
 
@@ -162,6 +162,12 @@ class Lease:
     ttl: int
     deadline: float
     lost: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: Callable[[float], None] | None = None  # told of every new deadline
+
+    def extend(self, ttl: int, deadline: float) -> None:
+        self.ttl, self.deadline = ttl, deadline
+        if self.heard is not None:
+            self.heard(deadline)
 
 
 class Store(Protocol):
@@ -329,6 +335,22 @@ class EndedRuns(Protocol):
 
     async def find(self, namespace: str, job: str, slot: int | None = None) -> tuple[EndedRun, ...]:
         """The runs of one instance, or of all of a job's, newest first."""
+        ...
+
+
+class Guard(Protocol):
+    """Ends exclusive pods at the lease's deadline, whatever became of the daemon."""
+
+    def extend(self, deadline: float) -> None:
+        """The lease surely lives until then, on Clock.boot(). Never raises."""
+        ...
+
+    async def cover(self, pod: PodId) -> None:
+        """From now on this pod is ended past the deadline; RuntimeFailed if nobody would do it."""
+        ...
+
+    async def forget(self, pod: PodId) -> None:
+        """It is gone. Never raises."""
         ...
 
 

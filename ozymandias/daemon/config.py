@@ -24,10 +24,12 @@ class NodeConfig:
     address: str = "127.0.0.1"
     memory: str = ""  # what may be allocated, e.g. "8G"; default: all of the host's
     disk: str = ""
-    reserve_memory: str = "0"
-    reserve_disk: str = "0"
+    reserve_memory: str = ""  # default: 512M or 5 % of the host's, whichever is more; of a
+    reserve_disk: str = ""  # given `memory` or `disk` nothing, for it says what may be allocated
+    allow_host_network: bool = False  # to pods of system jobs that ask for it
     labels: dict[str, str] = field(default_factory=dict)
     state_dir: str = "/var/lib/ozymandias"
+    run_dir: str = "/run/ozymandias"  # what must not survive a boot: the guard's files
     shared_dir: str = "/var/lib/ozymandias/shared"  # base of shared volumes
     lease_ttl_seconds: int = 15
     start_clean: bool = False

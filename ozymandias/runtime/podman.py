@@ -89,6 +89,14 @@ class PodmanRuntime:
     async def list_pods(self) -> tuple[ObservedPod, ...]:
         return await self._observer.list_pods()
 
+    async def group_of(self, pod: PodId) -> str:
+        """The control group of everything that runs in this pod."""
+        _, found = await self._api.call("GET", f"/pods/{segment(pod.name)}/json")
+        path = str((found or {}).get("CgroupPath") or "")
+        if not path:
+            raise RuntimeFailed(f"podman does not tell the control group of {pod.name}")
+        return path
+
     # Making and ending --------------------------------------------------------------------------
 
     async def ensure_image(self, image: str, policy: PullPolicy) -> None:

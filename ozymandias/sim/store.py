@@ -260,7 +260,7 @@ class SimStore:
                     continue
                 if ttl <= 0:
                     raise LeaseLost(f"lease {lease.id:x} has expired")
-                lease.ttl, lease.deadline = ttl, sent + ttl
+                lease.extend(ttl, sent + ttl)
         except LeaseLost:
             lease.lost.set()
             raise

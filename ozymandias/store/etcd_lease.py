@@ -144,7 +144,7 @@ class KeepAlive:
         if answer.TTL <= 0:
             self._lose(kept, "it has expired")
             return
-        lease.ttl, lease.deadline = answer.TTL, sent + answer.TTL
+        lease.extend(answer.TTL, sent + answer.TTL)
         kept.due = sent + answer.TTL / 3
 
     def _ask(self, members: "_Members", method: Method, request: Any, seconds: float) -> Any:
