@@ -56,8 +56,11 @@ def known_job() -> bytes:
     return json.dumps({"name": "known", "containers": {"app": container}}).encode()
 
 
-def run(cluster: Cluster, wanted: int, number: int = 0) -> Tally:
-    """In rounds over all operations, until there were at least so many cases."""
+def run(cluster: Cluster, wanted: int, number: int = 0, tally: Tally | None = None) -> Tally:
+    """In rounds over all operations, until there were at least so many cases.
+
+    ``tally`` is told as it goes: after a failure it says how far it went.
+    """
     description = cluster.request("GET", "/v1/openapi.json").document
     schema = openapi.from_dict(description)
     found = [
@@ -66,7 +69,7 @@ def run(cluster: Cluster, wanted: int, number: int = 0) -> Tally:
         for method in operations
         for strategy, examples in _strategies(schema[path][method.upper()], path)
     ]
-    tally, started = Tally(), time.monotonic()
+    tally, started = tally or Tally(), time.monotonic()
     with requests.Session() as session:
         session.headers["Authorization"] = f"Bearer {TOKEN}"
         ask = _asking(cluster, session, tally)
