@@ -85,6 +85,14 @@ INSUFFICIENT_PORTS = Kind(
     "insufficient-ports", "Insufficient host ports for job", 409, EXIT_DOES_NOT_FIT
 )
 NO_NODES = Kind("no-nodes", "No node can take work", 409, EXIT_DOES_NOT_FIT)
+NO_MATCHING_NODE = Kind(
+    "no-matching-node", "Too few nodes match the job's rules", 409, EXIT_DOES_NOT_FIT
+)
+DRAIN_BLOCKED = Kind(
+    "drain-blocked", "Not everything on the node can move", 409, EXIT_DOES_NOT_FIT
+)
+NODE_DRAINING = Kind("node-draining", "The node is being drained", 409, EXIT_FAILED)
+SYSTEM_JOB = Kind("system-job", "A system job has no number of instances", 409, EXIT_USAGE)
 HOST_TAKEN = Kind("ingress-taken", "Ingress host and path belong to another job", 409, EXIT_FAILED)
 
 JOB_NOT_FOUND = Kind("job-not-found", "No such job", 404, EXIT_NOT_FOUND)
@@ -117,6 +125,10 @@ INSTANCES_PENDING = Kind(
     "instances-pending", "Some instances have no place yet", 409, EXIT_DOES_NOT_FIT
 )
 LOCAL_CLUSTER = Kind("local-cluster", "The local cluster could not be changed", 500, EXIT_FAILED)
+HOST_CLUSTER = Kind(
+    "host-cluster", "This host's part of the cluster could not be changed", 500, EXIT_FAILED
+)
+JOIN_REFUSED = Kind("join-refused", "The host may not join", 403, EXIT_FAILED)
 NODE_NAME_TAKEN = Kind("node-name-taken", "The node's name is taken", 409, EXIT_FAILED)
 ALREADY_RUNNING = Kind("already-running", "A daemon is running already", 409, EXIT_FAILED)
 CONFIG_INVALID = Kind("invalid-configuration", "Configuration is not valid", 400, EXIT_USAGE)

@@ -217,6 +217,15 @@ class Calls:
                 requests, metadata=self._metadata(method)
             )
 
+    def open_answers(self, method: Method, request: Any, seconds: float) -> Any:
+        """One request, many answers, of the member that is asked at present."""
+        with self.closing():
+            return self._channels[self.current].unary_stream(
+                method.path,
+                request_serializer=method.serialize,
+                response_deserializer=method.answer.FromString,
+            )(request, timeout=seconds, metadata=self._metadata(method))
+
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
         """Calls under way when the client is closed end as cancelled; their tasks were not."""

@@ -765,11 +765,13 @@ class StatusResponse(google.protobuf.message.Message):
     RAFTINDEX_FIELD_NUMBER: builtins.int
     RAFTTERM_FIELD_NUMBER: builtins.int
     ERRORS_FIELD_NUMBER: builtins.int
+    ISLEARNER_FIELD_NUMBER: builtins.int
     version: builtins.str
     dbSize: builtins.int
     leader: builtins.int
     raftIndex: builtins.int
     raftTerm: builtins.int
+    isLearner: builtins.bool
     @property
     def header(self) -> global___Header: ...
     @property
@@ -784,8 +786,185 @@ class StatusResponse(google.protobuf.message.Message):
         raftIndex: builtins.int = ...,
         raftTerm: builtins.int = ...,
         errors: collections.abc.Iterable[builtins.str] | None = ...,
+        isLearner: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["dbSize", b"dbSize", "errors", b"errors", "header", b"header", "leader", b"leader", "raftIndex", b"raftIndex", "raftTerm", b"raftTerm", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dbSize", b"dbSize", "errors", b"errors", "header", b"header", "isLearner", b"isLearner", "leader", b"leader", "raftIndex", b"raftIndex", "raftTerm", b"raftTerm", "version", b"version"]) -> None: ...
 
 global___StatusResponse = StatusResponse
+
+@typing.final
+class Member(google.protobuf.message.Message):
+    """Who belongs to the cluster, and a copy of all it holds: for founding, joining, leaving, backups."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    PEERURLS_FIELD_NUMBER: builtins.int
+    CLIENTURLS_FIELD_NUMBER: builtins.int
+    ISLEARNER_FIELD_NUMBER: builtins.int
+    ID: builtins.int
+    name: builtins.str
+    isLearner: builtins.bool
+    @property
+    def peerURLs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def clientURLs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        ID: builtins.int = ...,
+        name: builtins.str = ...,
+        peerURLs: collections.abc.Iterable[builtins.str] | None = ...,
+        clientURLs: collections.abc.Iterable[builtins.str] | None = ...,
+        isLearner: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ID", b"ID", "clientURLs", b"clientURLs", "isLearner", b"isLearner", "name", b"name", "peerURLs", b"peerURLs"]) -> None: ...
+
+global___Member = Member
+
+@typing.final
+class MemberAddRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PEERURLS_FIELD_NUMBER: builtins.int
+    ISLEARNER_FIELD_NUMBER: builtins.int
+    isLearner: builtins.bool
+    @property
+    def peerURLs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        peerURLs: collections.abc.Iterable[builtins.str] | None = ...,
+        isLearner: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["isLearner", b"isLearner", "peerURLs", b"peerURLs"]) -> None: ...
+
+global___MemberAddRequest = MemberAddRequest
+
+@typing.final
+class MemberRemoveRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    ID: builtins.int
+    def __init__(
+        self,
+        *,
+        ID: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ID", b"ID"]) -> None: ...
+
+global___MemberRemoveRequest = MemberRemoveRequest
+
+@typing.final
+class MemberPromoteRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    ID: builtins.int
+    def __init__(
+        self,
+        *,
+        ID: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ID", b"ID"]) -> None: ...
+
+global___MemberPromoteRequest = MemberPromoteRequest
+
+@typing.final
+class MemberListRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LINEARIZABLE_FIELD_NUMBER: builtins.int
+    linearizable: builtins.bool
+    def __init__(
+        self,
+        *,
+        linearizable: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["linearizable", b"linearizable"]) -> None: ...
+
+global___MemberListRequest = MemberListRequest
+
+@typing.final
+class MemberAddResponse(google.protobuf.message.Message):
+    """Adding answers with the new one in `member`; the other calls leave that out and list from 2 on."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    MEMBER_FIELD_NUMBER: builtins.int
+    MEMBERS_FIELD_NUMBER: builtins.int
+    @property
+    def header(self) -> global___Header: ...
+    @property
+    def member(self) -> global___Member: ...
+    @property
+    def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Member]: ...
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        member: global___Member | None = ...,
+        members: collections.abc.Iterable[global___Member] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "member", b"member"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "member", b"member", "members", b"members"]) -> None: ...
+
+global___MemberAddResponse = MemberAddResponse
+
+@typing.final
+class MembersResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    MEMBERS_FIELD_NUMBER: builtins.int
+    @property
+    def header(self) -> global___Header: ...
+    @property
+    def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Member]: ...
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        members: collections.abc.Iterable[global___Member] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "members", b"members"]) -> None: ...
+
+global___MembersResponse = MembersResponse
+
+@typing.final
+class SnapshotRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___SnapshotRequest = SnapshotRequest
+
+@typing.final
+class SnapshotResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    REMAINING_BYTES_FIELD_NUMBER: builtins.int
+    BLOB_FIELD_NUMBER: builtins.int
+    remaining_bytes: builtins.int
+    blob: builtins.bytes
+    @property
+    def header(self) -> global___Header: ...
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        remaining_bytes: builtins.int = ...,
+        blob: builtins.bytes = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["blob", b"blob", "header", b"header", "remaining_bytes", b"remaining_bytes"]) -> None: ...
+
+global___SnapshotResponse = SnapshotResponse

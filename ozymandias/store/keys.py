@@ -9,7 +9,9 @@
     status/<node>/<namespace>/<job> LEASE 2
     claims/ingress/<host>/<path>    owner of an ingress host and path
     events/<node>/<n mod 500>       ring of what happened
-    settings/...
+    settings/cluster                how the cluster was founded: networks, names, numbers
+    settings/hosts/<host>           a real host: address, machine, part in the store, certificate
+    settings/join-tokens/<id>       hash, expiry and uses left of a join token
 
 Names of CoreDNS live beside, under /skydns, with labels in reverse (LEASE 2).
 """
@@ -27,7 +29,12 @@ ASSIGNMENTS = ROOT + b"assignments/"
 STATUS = ROOT + b"status/"
 CLAIMS = ROOT + b"claims/ingress/"
 EVENTS = ROOT + b"events/"
+SETTINGS = ROOT + b"settings/"
+CLUSTER = SETTINGS + b"cluster"
+HOSTS = SETTINGS + b"hosts/"
+JOIN_TOKENS = SETTINGS + b"join-tokens/"
 SKYDNS = b"/skydns/"
+FLANNEL = b"/coreos.com/network/"  # flanneld's own keys
 
 EVENTS_PER_NODE = 500
 
@@ -79,6 +86,14 @@ def events(name: NodeName) -> bytes:
 
 def event(name: NodeName, number: int) -> bytes:
     return events(name) + f"{number % EVENTS_PER_NODE:03d}".encode()
+
+
+def host(name: str) -> bytes:
+    return HOSTS + name.encode()
+
+
+def join_token(id_: str) -> bytes:
+    return JOIN_TOKENS + id_.encode()
 
 
 def dns(name: str) -> bytes:
