@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import socket
+import ssl
 import stat
 import time
 import traceback
@@ -171,6 +172,7 @@ async def serving(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     hosts: frozenset[str] = frozenset(),
     audit: Audit | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Served]:
     """Serve while the context lasts. TCP stays closed without tokens. OSError: can't listen."""
     audit = audit or Audit()
@@ -180,7 +182,7 @@ async def serving(
             door = Door(tokens=tokens, is_peer=operations.is_peer)
             app = make_app(operations, Guard.of(door, limits, hosts, audit))
             runner = await stack.enter_async_context(_running(app))
-            port = await stack.enter_async_context(_listening(runner, *listen))
+            port = await stack.enter_async_context(_listening(runner, *listen, tls))
         if socket_path is not None:
             guard = Guard.of(Door(tokens=None), limits, hosts, audit)
             runner = await stack.enter_async_context(_running(make_app(operations, guard)))
@@ -208,7 +210,9 @@ async def _running(app: web.Application) -> AsyncIterator[web.AppRunner]:
 
 
 @asynccontextmanager
-async def _listening(runner: web.AppRunner, host: str, port: int) -> AsyncIterator[int]:
+async def _listening(
+    runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None
+) -> AsyncIterator[int]:
     """TCP, with limits that hold before anything is known of who connects."""
     loop = asyncio.get_running_loop()
     server, app = runner.server, runner.app
@@ -227,7 +231,9 @@ async def _listening(runner: web.AppRunner, host: str, port: int) -> AsyncIterat
         silent[id(handler)] = loop.call_later(FIRST_REQUEST_SECONDS, hang_up, handler)
         return handler
 
-    listener = await loop.create_server(accept, host, port, reuse_address=True, backlog=BACKLOG)
+    listener = await loop.create_server(
+        accept, host, port, reuse_address=True, backlog=BACKLOG, ssl=tls
+    )
     try:
         yield listener.sockets[0].getsockname()[1]
     finally:

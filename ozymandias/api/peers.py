@@ -5,6 +5,7 @@ come. The peer's own problem documents become the same problems here.
 """
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -24,13 +25,16 @@ _STANDARD = ("type", "title", "status", "detail", "hint", "instance")
 class HttpPeers:
     """One pool of connections; made when first needed, closed with the daemon."""
 
-    def __init__(self, node: str, key: str) -> None:
+    def __init__(self, node: str, key: str, tls: ssl.SSLContext | None = None) -> None:
+        """``tls``: whose certificates are believed, for peers whose API is https."""
         self._proof = f"Peer {node}:{key}"
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self._tls or True),
                 headers={"Authorization": self._proof, PASSED_ON: "1"},
                 read_bufsize=LINE_BYTES_MAX,
             )

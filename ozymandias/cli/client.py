@@ -88,6 +88,7 @@ class Client:
                     body,
                     connect_timeout=self._connect_seconds,
                     timeout=wait,
+                    ca=self.context.ca,
                 )
             except ConnectFailed as error:
                 tried.append(f"{endpoint}: {error}")

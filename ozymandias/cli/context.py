@@ -1,8 +1,8 @@
 """Which cluster `ozy` talks to: a small JSON file of named contexts.
 
-`$OZY_CONTEXT` names another file; `$OZY_API` (endpoints, with commas) and `$OZY_TOKEN` override
-it all. The file holds tokens, so only its owner may read it. Read at every start of `ozy`: it must
-not import anything that takes time.
+`$OZY_CONTEXT` names another file; `$OZY_API` (endpoints, with commas), `$OZY_TOKEN` and `$OZY_CA`
+(a file) override it all. The file holds tokens, so only its owner may read it. Read at every start
+of `ozy`: it must not import anything that takes time.
 """
 # pathlib would cost as much as the rest of this module's work together:
 # ruff: noqa: PTH103, PTH105, PTH111, PTH118, PTH120, PTH123
@@ -17,7 +17,7 @@ DEFAULT_ENDPOINT = "http://127.0.0.1:7400"
 class Context:
     """One cluster: where its API answers, the token to show, and where its ingress is."""
 
-    __slots__ = ("endpoints", "ingress", "local_state_dir", "name", "token")
+    __slots__ = ("ca", "endpoints", "ingress", "local_state_dir", "name", "token")
 
     def __init__(
         self,
@@ -27,12 +27,14 @@ class Context:
         token: str = "",
         ingress: str = "",
         local_state_dir: str = "",
+        ca: str = "",
     ) -> None:
         self.name = name
         self.endpoints = endpoints
         self.token = token
         self.ingress = ingress
         self.local_state_dir = local_state_dir
+        self.ca = ca  # PEM of the cluster's authority; "": those of the machine
 
     def document(self) -> dict[str, Any]:
         """As it is in the file."""
@@ -41,6 +43,7 @@ class Context:
             "token": self.token,
             "local_state_dir": self.local_state_dir,
             "ingress": self.ingress,
+            **({"ca": self.ca} if self.ca else {}),
         }
 
 
@@ -57,7 +60,8 @@ def load(name: str = "") -> Context:
     given = os.environ.get("OZY_API", "")
     if given and not name:
         endpoints = tuple(part.strip().rstrip("/") for part in given.split(",") if part.strip())
-        return Context(name="$OZY_API", endpoints=endpoints, token=os.environ.get("OZY_TOKEN", ""))
+        token = os.environ.get("OZY_TOKEN", "")
+        return Context(name="$OZY_API", endpoints=endpoints, token=token, ca=_given_ca())
     current, contexts = read()
     chosen = name or current
     if not chosen:
@@ -67,7 +71,20 @@ def load(name: str = "") -> Context:
         _no_context(f"{context_file()} has no context {chosen!r}.{known}")
     found = contexts[chosen]
     found.token = os.environ.get("OZY_TOKEN", found.token)
+    found.ca = _given_ca() or found.ca
     return found
+
+
+def _given_ca() -> str:
+    """What the file of $OZY_CA says: whose certificates are believed."""
+    file = os.environ.get("OZY_CA", "")
+    try:
+        if not file:
+            return ""
+        with open(file, encoding="ascii") as opened:
+            return opened.read()
+    except (OSError, ValueError) as error:
+        _no_context(f"$OZY_CA: {error}")
 
 
 def read() -> tuple[str, dict[str, Context]]:
@@ -83,6 +100,7 @@ def read() -> tuple[str, dict[str, Context]]:
                 token=str(found.get("token", "")),
                 ingress=str(found.get("ingress", "")).rstrip("/"),
                 local_state_dir=str(found.get("local_state_dir", "")),
+                ca=str(found.get("ca", "")),
             )
             for name, found in document.get("contexts", {}).items()
         }

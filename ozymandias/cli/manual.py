@@ -21,6 +21,7 @@ ENVIRONMENT = (
     ("OZY_CONTEXT", "The file of contexts, instead of ~/.config/ozymandias/context.json."),
     ("OZY_API", "Addresses of nodes, with commas between them; no context is needed then."),
     ("OZY_TOKEN", "The token to show, instead of the context's."),
+    ("OZY_CA", "A file with the authority whose certificates are believed, for https."),
     ("NO_COLOR", "Not empty: print no colours."),
 )
 EXIT_CODES = (

@@ -5,6 +5,7 @@ may take, so this speaks HTTP itself: a status line, headers, and a body that is
 or ends with the connection. Nothing here knows what is asked.
 """
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -115,9 +116,13 @@ def send(
     *,
     connect_timeout: float,
     timeout: float,
+    ca: str = "",
 ) -> Answer:
-    """Send one request. ConnectFailed and NoAnswer say how far it got."""
-    sock, host = _connect(endpoint, connect_timeout)
+    """Send one request. ConnectFailed and NoAnswer say how far it got.
+
+    ``ca`` is the PEM of the only authority that is believed; "" for those of the machine.
+    """
+    sock, host = _connect(endpoint, connect_timeout, ca)
     sock.settimeout(timeout)
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -134,7 +139,7 @@ def send(
     return Answer(sock)
 
 
-def _connect(endpoint: str, timeout: float) -> tuple[socket.socket, str]:
+def _connect(endpoint: str, timeout: float, ca: str) -> tuple[socket.socket, str]:
     scheme, separator, rest = endpoint.partition("://")
     if not separator:
         scheme, rest = "http", endpoint
@@ -148,7 +153,11 @@ def _connect(endpoint: str, timeout: float) -> tuple[socket.socket, str]:
         if scheme == "https":
             import ssl
 
-            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=address[0])
+            tls = ssl.create_default_context(cadata=ca or None)
+            with contextlib.ExitStack() as stack:
+                stack.callback(sock.close)  # unless the other side proves who it is
+                sock = tls.wrap_socket(sock, server_hostname=address[0])
+                stack.pop_all()
         return sock, authority
     except (OSError, ValueError, OverflowError) as error:
         raise ConnectFailed(_said(error)) from error

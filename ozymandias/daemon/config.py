@@ -53,6 +53,9 @@ class ApiConfig:
     socket: str = ""  # Unix socket for root; "" means <state_dir>/api.sock
     token_file: str = ""  # hashes of the tokens TCP clients must show; "" means TCP is closed
     hosts: tuple[str, ...] = ()  # names to be asked by, beside addresses and the node's own name
+    cert_file: str = ""  # the certificate that TCP is served with; "" means plain HTTP
+    key_file: str = ""
+    ca_file: str = ""  # the authority that made the certificates of all nodes
     requests_per_second: int = 500  # of one token, after a burst of four times as many; 0: no limit
     connections_max: int = 2048
     audit_max: str = "10M"  # of <state_dir>/audit.log; the one before is kept as well

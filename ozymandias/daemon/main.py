@@ -29,7 +29,7 @@ from ozymandias.api.peers import HttpPeers
 from ozymandias.core.routes import Names
 from ozymandias.daemon import config as settings
 from ozymandias.daemon.config import Config
-from ozymandias.daemon.connect import connect_store
+from ozymandias.daemon.connect import connect_store, settings_tls
 from ozymandias.daemon.daemon import Daemon, Ports
 from ozymandias.daemon.membership import Identity, Membership
 from ozymandias.daemon.notify import notify, watchdog_seconds
@@ -122,7 +122,8 @@ async def _run(config: Config) -> None:
     tokens, key = _tokens(config), secrets.token_hex(16)
     listen = settings.host_port(config.api.listen, "[api] listen")
     store = connect_store(config.etcd)
-    peers = HttpPeers(_name(config), key)
+    tls = settings_tls(config.api)
+    peers = HttpPeers(_name(config), key, tls.client if tls else None)
     try:
         cluster = config.node.cluster or await _cluster_of(store, config)
         async with _runtime(config, cluster) as runtime, asyncio.TaskGroup() as group:
@@ -150,6 +151,7 @@ async def _run(config: Config) -> None:
                 limits=_limits(config),
                 hosts=frozenset({_name(config), socket.gethostname().lower(), *config.api.hosts}),
                 audit=_audit(config),
+                tls=tls.server if tls else None,
             ):
                 notify("READY=1")
                 await daemon.run()
@@ -200,7 +202,7 @@ def _identity(config: Config, cluster: str, peer_key: str) -> Identity:
         cluster=cluster,
         machine_id=host.machine_id,
         address=node.address,
-        api=f"http://{config.api.listen}",
+        api=f"{'https' if config.api.cert_file else 'http'}://{config.api.listen}",
         daemon_version=__version__,
         capacity=Resources(memory_bytes=memory, disk_bytes=disk),
         reserve=Resources(
