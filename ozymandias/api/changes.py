@@ -1,11 +1,12 @@
 """What goes around a change of a job: on which condition, once or again, and what it was before.
 
 `If-Match` names the version that the caller has seen, or the ETag of an answer, which tells every
-change of the job and not only a new version. `Idempotency-Key` makes a submit that is sent twice
-happen once: hashes of key and body are written with the new version, in the same transaction, so
-any daemon recognises the second one. A key is known for as long as the job keeps the version that
-it made (the last 20); for a submit that changed the number of instances only, until the next
-submit with a key. What changed nothing is not remembered: it can be repeated anyway.
+change of the job and not only a new version. `Idempotency-Key` makes a change that is sent twice
+happen once: hashes of key and request are written with the new version or the job's head, in the
+same transaction, so any daemon recognises the second one. A key is known for as long as the job
+keeps the version that it made (the last 20); for a change that made no version (scale, restart),
+until the job's next change with a key. What changed nothing is not remembered: it can be repeated
+anyway.
 """
 
 import hashlib
@@ -84,7 +85,7 @@ class Asked:
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
     changed: bool = False
-    replayed: JobVersion | JobHead | None = None  # what an earlier copy of this submit has made
+    replayed: JobVersion | JobHead | None = None  # what an earlier copy of this has made
 
     def guard(self, key: JobKey, decide: Decide) -> Decide:
         """The decision, made only if the condition holds, and noting what it was made on."""
@@ -118,7 +119,7 @@ class Asked:
 
 
 def mark(key: str, body: bytes) -> str:
-    """What is kept of a key and the body it came with: short, and without either."""
+    """What is kept of a key and the request it came with: short, and without either."""
     if not key:
         return ""
     return (

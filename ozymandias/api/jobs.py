@@ -4,6 +4,7 @@ from aiohttp import web
 
 from ozymandias.api import models
 from ozymandias.api.access import Document
+from ozymandias.api.changes import Asked
 from ozymandias.api.instances import LOGS_ABOUT, LOGS_QUERY, PAGED, logs_request
 from ozymandias.api.request import (
     IDEMPOTENCY_KEY,
@@ -80,6 +81,10 @@ async def status(request: web.Request) -> web.StreamResponse:
     return _answer(found)
 
 
+def _answer_once(found: Document, wanted: Asked) -> web.Response:
+    return _answer(found, replayed=wanted.replayed is not None)
+
+
 async def stop(request: web.Request) -> web.StreamResponse:
     return _answer(await operations(request).stop(key_of(request), asked(request)))
 
@@ -87,11 +92,14 @@ async def stop(request: web.Request) -> web.StreamResponse:
 async def scale(request: web.Request) -> web.StreamResponse:
     wanted = asked(request)
     body = await decoded(request, models.ScaleRequest)
-    return _answer(await operations(request).scale(key_of(request), body.instances, wanted))
+    once = idempotency_key(request)
+    found = await operations(request).scale(key_of(request), body.instances, wanted, once)
+    return _answer_once(found, wanted)
 
 
 async def restart(request: web.Request) -> web.StreamResponse:
-    return _answer(await operations(request).restart(key_of(request), asked(request)))
+    wanted, once = asked(request), idempotency_key(request)
+    return _answer_once(await operations(request).restart(key_of(request), wanted, once), wanted)
 
 
 async def versions(request: web.Request) -> web.StreamResponse:
@@ -177,9 +185,9 @@ ROUTES = (
         handler=scale,
         about="Change the number of instances.",
         answers={200: models.Changed},
-        problems=(JOB_NOT_FOUND, TOO_LARGE, *_FITS, *_CHANGING),
+        problems=(JOB_NOT_FOUND, TOO_LARGE, KEY_REUSED, *_FITS, *_CHANGING),
         body=Body(model=models.ScaleRequest),
-        headers=(IF_MATCH,),
+        headers=(IF_MATCH, IDEMPOTENCY_KEY),
         change="job.scale",
     ),
     Route(
@@ -188,8 +196,8 @@ ROUTES = (
         handler=restart,
         about="Replace every instance, one at a time.",
         answers={200: models.Changed},
-        problems=(JOB_NOT_FOUND, *_CHANGING),
-        headers=(IF_MATCH,),
+        problems=(JOB_NOT_FOUND, KEY_REUSED, *_CHANGING),
+        headers=(IF_MATCH, IDEMPOTENCY_KEY),
         change="job.restart",
     ),
     Route(

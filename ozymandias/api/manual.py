@@ -30,11 +30,11 @@ _MORE = """\
 - Lists have `items` and `next`; `next` is null at the end, else the `cursor` of the next page.
 - `ETag` names the state of a job. `If-Match` takes it, or the job's version (`"3"`), or `*`; if the
   job is in another state the change is refused with 412 `changed-meanwhile`.
-- `Idempotency-Key` on a submit: a second submit with the same key and body is answered like the
-  first (`Idempotency-Replayed: true`) and not carried out; with another body it is refused. A key
-  is known while the job keeps the version that it made (the last 20), on every node. For a submit
-  that changed the number of instances only: until the next submit with a key. What changed nothing
-  is not remembered.
+- `Idempotency-Key` on submit, scale and restart: a second request with the same key and body is
+  answered like the first (`Idempotency-Replayed: true`) and not carried out; with another body it
+  is refused. A key is known while the job keeps the version that it made (the last 20), on every
+  node. For what made no version (scale, restart): until the job's next change with a key. What
+  changed nothing is not remembered.
 - One token may ask 500 times a second, after a burst of 2,000 (`[api] requests_per_second`);
   strangers far less. 429 and 503 say in `Retry-After` how many seconds to wait.
 - Changes are written to `audit.log` in the node's state directory, one line of JSON each: time,

@@ -24,7 +24,7 @@ JSON over HTTP. On TCP every request but those to `/healthz`, `/readyz` and `/me
 (`Authorization: Bearer ...`); the Unix socket of a node belongs to root and asks for none. Every
 failure is a problem document (RFC 9457). Lists come in pages: `limit`, and `cursor` with the `next`
 of the page before. Answers about a job carry an ETag; changes heed `If-Match` with it, or with the
-job's version in quotes. A submit with an `Idempotency-Key` that was carried out before is not
+job's version in quotes. A change with an `Idempotency-Key` that was carried out before is not
 carried out again. 429 and 503 say in `Retry-After` when to come back.
 """
 _HEADERS: dict[str, Document] = {

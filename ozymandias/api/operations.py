@@ -75,7 +75,7 @@ class Operations:
         decide = self._submit_decision(job, uid, message=message, by=asked.by)
         committed = await self._commit(asked.guard(job.key, decide))
         if asked.replayed is not None:
-            return self._replay(committed, job, asked)
+            return self._replay(committed, job.key, asked, wanted=job.instances)
         head = self._head_after(committed.plan, job.key)
         what = f"version {head.version} submitted"
         self._report("job.submitted", committed, job.key, what, asked.by, message)
@@ -103,12 +103,18 @@ class Operations:
             **documents.demand_document(job),
         }
 
-    async def scale(self, key: JobKey, instances: int, asked: Asked | None = None) -> Document:
+    async def scale(
+        self, key: JobKey, instances: int, asked: Asked | None = None, once: str = ""
+    ) -> Document:
+        """``once`` is an Idempotency-Key, as in `restart`."""
         asked = asked or Asked()
         asked.subject = {"namespace": key.namespace, "job": key.name}
+        asked.idempotency = mark(once, f"scale {key} {instances}".encode())
         self._record(key)
         decide = asked.guard(key, lambda snapshot: plan_scale(snapshot, key, instances))
         committed = await self._commit(decide)
+        if asked.replayed is not None:
+            return self._replay(committed, key, asked)
         what = f"scaled to {instances} instance{'s' * (instances != 1)}"
         self._report("job.scaled", committed, key, what, asked.by)
         return self._changed(committed, key, asked)
@@ -121,9 +127,10 @@ class Operations:
         self._report("job.stopped", committed, key, "stopped", asked.by)
         return self._changed(committed, key, asked)
 
-    async def restart(self, key: JobKey, asked: Asked | None = None) -> Document:
+    async def restart(self, key: JobKey, asked: Asked | None = None, once: str = "") -> Document:
         asked = asked or Asked()
         asked.subject = {"namespace": key.namespace, "job": key.name}
+        asked.idempotency = mark(once, f"restart {key}".encode())
         before = self._record(key).head
 
         def decide(snapshot: Snapshot) -> Plan | Problem:
@@ -134,6 +141,8 @@ class Operations:
             return plan_restart(snapshot, key)
 
         committed = await self._commit(asked.guard(key, decide))
+        if asked.replayed is not None:
+            return self._replay(committed, key, asked)
         self._report("job.restarted", committed, key, "restart of all instances", asked.by)
         return self._changed(committed, key, asked)
 
@@ -184,16 +193,18 @@ class Operations:
             "etag": etag(head),
         }
 
-    def _replay(self, committed: Committed, job: Job, asked: Asked) -> Document:
-        """The answer to a submit that was carried out before, now that nothing is left to plan."""
+    def _replay(
+        self, committed: Committed, key: JobKey, asked: Asked, *, wanted: int | None = None
+    ) -> Document:
+        """The answer to a change that was carried out before, now that nothing is left to plan."""
         made = asked.replayed
         assert made is not None
-        document = self._changed(committed, job.key, asked)
-        versions = self._access.mirror.versions(job.key)
+        document = self._changed(committed, key, asked)
+        versions = self._access.mirror.versions(key)
         earlier = any(v.uid == made.uid and v.version < made.version for v in versions)
         created = isinstance(made, JobVersion) and not earlier
-        own = {"uid": made.uid, "version": made.version, "wanted": job.instances}
-        return document | own | {"changed": True, "created": created}
+        own = {"uid": made.uid, "version": made.version, "changed": True, "created": created}
+        return document | own | ({} if wanted is None else {"wanted": wanted})
 
     def _report(
         self,

@@ -1,23 +1,32 @@
 """The cluster's API as `ozy` sees it: any node will do, tried in the order of the context.
 
 A problem document becomes a ProblemError. A node that refuses the connection, or that has itself
-lost the store, is passed over once; when nobody is left, the problem says whom it tried. A change
-that was sent and not answered is not sent to another node: its outcome is unknown, and said so.
+lost the store, is passed over once; when nobody is left, the problem says whom it tried.
+
+A change that was sent and not answered may have been made. One that carries a key of its own
+(``once``) is sent again, to another node if there is one: the cluster knows it by the key and does
+not make it twice. Any other is not, and its outcome is unknown.
 """
 
 import json
 import os
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ozymandias.cli import context as contexts
 from ozymandias.cli.options import settings
 from ozymandias.cli.wire import Answer, ConnectFailed, NoAnswer, quoted, send
 
+if TYPE_CHECKING:
+    from ozymandias.problems import ProblemError
+
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 15.0
 CHANGE_SECONDS = 60.0
 SILENCE_SECONDS = 30.0  # a stream carries a beat every few seconds
+PAUSES_SECONDS = (0.2, 1.0, 3.0)  # before a change whose answer was lost is sent again
+PAGES_MAX = 1000  # of a list; a page has up to 10,000 rows
 
 Document = dict[str, Any]
 
@@ -33,18 +42,37 @@ class Client:
     def get(self, *path: str, timeout: float = ANSWER_SECONDS, **query: object) -> Any:
         return self._document("GET", path, query, b"", timeout)
 
+    def items(self, *path: str, **query: object) -> list[Any]:
+        """All rows of a list, page after page."""
+        found: list[Any] = []
+        cursor = None
+        for _ in range(PAGES_MAX):
+            page = self._document("GET", path, query | {"cursor": cursor}, b"", ANSWER_SECONDS)
+            found += page["items"]
+            cursor = page.get("next")
+            if not cursor:
+                break
+        return found
+
     def post(
         self,
         *path: str,
         body: bytes | Document = b"",
         timeout: float = CHANGE_SECONDS,
+        once: bool = False,
+        version: int | None = None,
         **query: object,
     ) -> Any:
+        """``once``: safe to send again. ``version``: only if the job still has that one."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self._document("POST", path, query, data, timeout)
+        headers = _condition(version)
+        if not once:
+            return self._document("POST", path, query, data, timeout, headers)
+        headers["Idempotency-Key"] = os.urandom(16).hex()
+        return self._until_known("POST", path, query, data, timeout, headers)
 
-    def delete(self, *path: str) -> Any:
-        return self._document("DELETE", path, {}, b"", CHANGE_SECONDS)
+    def delete(self, *path: str, version: int | None = None) -> Any:
+        return self._document("DELETE", path, {}, b"", CHANGE_SECONDS, _condition(version))
 
     def lines(self, *path: str, **query: object) -> Iterator[str]:
         """The lines of a stream until it ends; beats (empty lines) are left out."""
@@ -58,10 +86,35 @@ class Client:
         finally:
             answer.close()
 
+    def _until_known(self, *request: Any) -> Any:
+        """Send a change with a key until somebody says what became of it, within a limit."""
+        from ozymandias.problems import OUTCOME_UNKNOWN, ProblemError
+
+        doubt: ProblemError | None = None
+        for pause in (*PAUSES_SECONDS, None):
+            try:
+                return self._document(*request)
+            except ProblemError as error:
+                if error.problem.kind is OUTCOME_UNKNOWN:
+                    doubt = error
+                elif doubt is None or error.problem.kind.status != 503:
+                    raise
+            if pause is not None:
+                self._endpoints.append(self._endpoints.pop(0))
+                time.sleep(pause)
+        assert doubt is not None
+        raise doubt
+
     def _document(
-        self, method: str, path: tuple[str, ...], query: dict[str, object], body: bytes, wait: float
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: dict[str, object],
+        body: bytes,
+        wait: float,
+        headers: dict[str, str] | None = None,
     ) -> Any:
-        answer = self._ask(method, path, query, body, wait)
+        answer = self._ask(method, path, query, body, wait, headers)
         try:
             return json.loads(answer.body())
         except (NoAnswer, ValueError) as error:
@@ -70,21 +123,27 @@ class Client:
             answer.close()
 
     def _ask(
-        self, method: str, path: tuple[str, ...], query: dict[str, object], body: bytes, wait: float
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: dict[str, object],
+        body: bytes,
+        wait: float,
+        headers: dict[str, str] | None = None,
     ) -> Answer:
         """The first good answer; the node that gave it is asked first from then on."""
         target = "/v1/" + "/".join(quoted(part) for part in path)
         given = [f"{k}={quoted(str(v))}" for k, v in query.items() if v not in (None, "", False)]
         target += "?" + "&".join(given) if given else ""
         tried: list[str] = []
-        refusal: Exception | None = None
+        refusal: ProblemError | None = None
         for endpoint in list(self._endpoints):
             try:
                 answer = send(
                     endpoint,
                     method,
                     target,
-                    self._headers(),
+                    self._headers() | (headers or {}),
                     body,
                     connect_timeout=self._connect_seconds,
                     timeout=wait,
@@ -102,7 +161,7 @@ class Client:
                 self._endpoints.sort(key=lambda other: other != endpoint)
                 return answer
             refusal = _problem_of(answer)
-            if answer.status != 503:
+            if answer.status != 503 or refusal.problem.kind.slug == "outcome-unknown":
                 raise refusal
         raise refusal or unreachable(tried)
 
@@ -123,7 +182,11 @@ def _who() -> str:
     return f"{user}@{os.uname().nodename}"
 
 
-def _problem_of(answer: Answer) -> Exception:
+def _condition(version: int | None) -> dict[str, str]:
+    return {} if version is None else {"If-Match": f'"{version}"'}
+
+
+def _problem_of(answer: Answer) -> "ProblemError":
     """The answer's problem document as the error it stands for."""
     from ozymandias.problems import CATALOGUE, EXIT_FAILED, Kind, Problem, ProblemError
 

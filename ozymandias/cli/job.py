@@ -8,7 +8,13 @@ from ozymandias.cli.client import Client, Document, connect
 from ozymandias.cli.complete import complete_job
 from ozymandias.cli.display import done
 from ozymandias.cli.jobfile import read_file, with_source
-from ozymandias.cli.options import cluster_options, job_and_namespace, settings, waiting_options
+from ozymandias.cli.options import (
+    cluster_options,
+    job_and_namespace,
+    settings,
+    version_option,
+    waiting_options,
+)
 from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, print_document, show
 from ozymandias.cli.show import job_name
 from ozymandias.cli.watch import Watch
@@ -19,9 +25,10 @@ from ozymandias.problems import CATALOGUE, ProblemError
 @click.command()
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("-m", "--message", default="", help="Why; kept with the version.")
+@version_option
 @waiting_options
 @cluster_options
-def submit(file: str, message: str, detach: bool, timeout: float) -> None:
+def submit(file: str, message: str, if_version: int | None, detach: bool, timeout: float) -> None:
     """Run a job file, or change the job that it describes.
 
     Waits until all instances are healthy, or until it is clear that they will not be: an instance
@@ -36,7 +43,9 @@ def submit(file: str, message: str, detach: bool, timeout: float) -> None:
     data, shown = read_file(file)
     client = connect()
     try:
-        change = client.post("jobs", body=data, file=shown, message=message)
+        change = client.post(
+            "jobs", body=data, file=shown, message=message, once=True, version=if_version
+        )
     except ProblemError as error:
         raise with_source(error, data) from None
     _tell(_submitted(change))
@@ -137,9 +146,10 @@ def _draw_misfit(problem: Document) -> None:
 @click.command()
 @click.argument("job", shell_complete=complete_job)
 @click.argument("instances", type=click.IntRange(min=0))
+@version_option
 @waiting_options
 @cluster_options
-def scale(job: str, instances: int, detach: bool, timeout: float) -> None:
+def scale(job: str, instances: int, if_version: int | None, detach: bool, timeout: float) -> None:
     """Change how many instances a job has.
 
     \b
@@ -148,16 +158,17 @@ def scale(job: str, instances: int, detach: bool, timeout: float) -> None:
     """
     client = connect()
     path = ("jobs", *job_and_namespace(job), "scale")
-    change = client.post(*path, body={"instances": instances})
+    change = client.post(*path, body={"instances": instances}, once=True, version=if_version)
     _tell(f"{job_name(change)} shall have {plural(instances, 'instance')}.")
     _finish(client, change, detach, timeout)
 
 
 @click.command()
 @click.argument("job", shell_complete=complete_job)
+@version_option
 @waiting_options
 @cluster_options
-def restart(job: str, detach: bool, timeout: float) -> None:
+def restart(job: str, if_version: int | None, detach: bool, timeout: float) -> None:
     """Replace all instances, one at a time.
 
     \b
@@ -165,16 +176,18 @@ def restart(job: str, detach: bool, timeout: float) -> None:
       ozy restart web
     """
     client = connect()
-    change = client.post("jobs", *job_and_namespace(job), "restart")
+    path = ("jobs", *job_and_namespace(job), "restart")
+    change = client.post(*path, once=True, version=if_version)
     _tell(f"{job_name(change)}: all instances are being replaced.")
     _finish(client, change, detach, timeout)
 
 
 @click.command()
 @click.argument("job", shell_complete=complete_job)
+@version_option
 @waiting_options
 @cluster_options
-def stop(job: str, detach: bool, timeout: float) -> None:
+def stop(job: str, if_version: int | None, detach: bool, timeout: float) -> None:
     """Remove a job and its instances; its history stays.
 
     Waits until the last instance is gone.
@@ -185,7 +198,7 @@ def stop(job: str, detach: bool, timeout: float) -> None:
     """
     client = connect()
     namespace, name = job_and_namespace(job)
-    change = client.delete("jobs", namespace, name)
+    change = client.delete("jobs", namespace, name, version=if_version)
     quiet = settings().output != "table"
     if not detach:
         watch = Watch(client, namespace, name, timeout=timeout, quiet=quiet)

@@ -92,6 +92,16 @@ def waiting_options(function: Decorated) -> Decorated:
     return detached(timeout(function))
 
 
+def version_option(function: Decorated) -> Decorated:
+    """For a change that is meant for what one has seen."""
+    return click.option(
+        "--if-version",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Only if the job still has version N; exit code 5 if not.",
+    )(function)
+
+
 def job_and_namespace(name: str) -> tuple[str, str]:
     """``web``, ``shop/web``, or ``-n shop web`` -> (namespace, name)."""
     namespace, slash, short = name.partition("/")

@@ -29,10 +29,10 @@ def ps(job: str | None) -> None:
     """
     if job:
         namespace, name = job_and_namespace(job)
-        found = connect().get("instances", namespace=namespace, job=name)
+        found = connect().items("instances", namespace=namespace, job=name)
     else:
-        found = connect().get("instances", namespace=settings().namespace)
-    show(found["items"], _draw_instances)
+        found = connect().items("instances", namespace=settings().namespace)
+    show(found, _draw_instances)
 
 
 def _draw_instances(rows: list[Document]) -> None:
@@ -73,8 +73,7 @@ def jobs() -> None:
       ozy jobs
       ozy jobs -n shop -o json
     """
-    found = connect().get("jobs", namespace=settings().namespace)
-    show(found["items"], _draw_jobs)
+    show(connect().items("jobs", namespace=settings().namespace), _draw_jobs)
 
 
 def _draw_jobs(rows: list[Document]) -> None:
@@ -153,7 +152,7 @@ def nodes() -> None:
       ozy nodes
       ozy nodes -o json | jq '.[].state'
     """
-    show(connect().get("nodes")["items"], _draw_nodes)
+    show(connect().items("nodes"), _draw_nodes)
 
 
 def _draw_nodes(rows: list[Document]) -> None:

@@ -250,7 +250,7 @@ class JobHead:
     deleting: bool = False
     restart: int = 0  # raised by `ozy restart`: instances of an older generation are replaced
     commit: str = ""  # id of the transaction that wrote this
-    idempotency: str = ""  # of the last submit that came with a key: hashes of key and body
+    idempotency: str = ""  # of the last change that came with a key: hashes of key and request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
