@@ -5,9 +5,6 @@ the next `ozy` find the cluster without flags.
 """
 
 import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -15,25 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ozymandias.cli import context as contexts
-from ozymandias.cli.complete import complete_node
+from ozymandias.cli.local import progress, showing_logs, state_dir_option
 from ozymandias.cli.options import context_option, output_option, settings
 from ozymandias.cli.render import BOLD, GREEN, RED, YELLOW, clean, paint, show
 from ozymandias.cluster import local, planning, state
-from ozymandias.problems import LOCAL_CLUSTER, ProblemError
+from ozymandias.problems import ProblemError
 
 if TYPE_CHECKING:
     from ozymandias.cluster.doctor.check import Patient
 
 CONTEXT = "local"
 PORT = click.IntRange(0, 65535)
-
-
-def state_dir_option(function: Any) -> Any:
-    return click.option(
-        "--state-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        help=f"Where the cluster keeps its state (default: {state.DEFAULT_STATE_DIR}).",
-    )(function)
 
 
 @click.command()
@@ -55,7 +44,7 @@ def up(
     nodes: int,
     memory: str,
     disk: str,
-    state_dir: Path | None,
+    state_dir: str | None,
     ingress_port: int | None,
     api_port: int | None,
 ) -> None:
@@ -72,15 +61,15 @@ def up(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     wish = planning.Wish(
-        state_dir=(state_dir or state.DEFAULT_STATE_DIR).absolute(),
+        state_dir=Path(state_dir or state.DEFAULT_STATE_DIR).absolute(),
         nodes=nodes,
         memory=memory,
         disk=disk,
         ingress_port=ingress_port,
         api_port=api_port,
     )
-    with _showing_logs():
-        found = local.up(wish, _progress)
+    with showing_logs():
+        found = local.up(wish, progress)
     cluster = found.cluster
     name = _remember(cluster)
     document = {
@@ -177,7 +166,7 @@ def _forget(state_dir: Path) -> None:
 @state_dir_option
 @context_option
 @output_option
-def down(state_dir: Path | None) -> None:
+def down(state_dir: str | None) -> None:
     """Remove the cluster that `ozy up` made, its pods, volumes, network, data and context.
 
     \b
@@ -196,53 +185,6 @@ def down(state_dir: Path | None) -> None:
         show(document, lambda _: print(f"Nothing to remove: there is no cluster in {chosen}."))
     else:
         show(document, lambda _: print(f"Removed cluster {removed.id} and everything it made."))
-
-
-@click.group()
-def node() -> None:
-    """Stop or start one node of a cluster on this machine.
-
-    \b
-    Examples:
-      ozy node kill n2
-      ozy node start n2
-    """
-
-
-@node.command("kill")
-@click.argument("name", shell_complete=complete_node)
-@state_dir_option
-@context_option
-@output_option
-def kill(name: str, state_dir: Path | None) -> None:
-    """Stop a node as a power cut would: its daemon and its pods are gone, without a good-bye.
-
-    \b
-    Example:
-      ozy node kill n2
-    """
-    pods = local.kill_node(_local_state_dir(state_dir), name)
-    gone = f"Killed {name} and its {pods} pod{'s' * (pods != 1)}."
-    text = f"{gone} `ozy node start {name}` brings it back."
-    show({"node": name, "killed": True, "pods": pods}, lambda _: print(text))
-
-
-@node.command("start")
-@click.argument("name", shell_complete=complete_node)
-@state_dir_option
-@context_option
-@output_option
-def start(name: str, state_dir: Path | None) -> None:
-    """Bring a killed node back, and wait until it is ready.
-
-    \b
-    Example:
-      ozy node start n2
-    """
-    with _showing_logs():
-        seconds = local.start_node(_local_state_dir(state_dir), name)
-    text = f"{name} is ready, after {seconds:.1f} s."
-    show({"node": name, "ready": True, "seconds": round(seconds, 2)}, lambda _: print(text))
 
 
 @click.command()
@@ -306,10 +248,10 @@ def _patient(config: Path | None) -> "Patient":
 # ----------------------------------------------------------------------------------------------
 
 
-def _chosen_state_dir(given: Path | None) -> Path:
+def _chosen_state_dir(given: str | None) -> Path:
     """The one given, or that of the context in use, or the usual one."""
     if given is not None:
-        return given.absolute()
+        return Path(given).absolute()
     try:
         found = contexts.load(settings().context).local_state_dir
     except ProblemError:
@@ -317,37 +259,6 @@ def _chosen_state_dir(given: Path | None) -> Path:
             raise
         found = ""
     return Path(found) if found else state.DEFAULT_STATE_DIR
-
-
-def _local_state_dir(given: Path | None) -> Path:
-    """For what only makes sense on a local cluster: another context in use is a problem."""
-    if given is not None:
-        return given.absolute()
-    chosen = contexts.load(settings().context)
-    if not chosen.local_state_dir:
-        raise ProblemError(
-            LOCAL_CLUSTER(
-                f"Context {chosen.name} is not a cluster on this machine made by `ozy up`.",
-                hint="`ozy context use` chooses another one; real machines have a power switch.",
-            )
-        )
-    return Path(chosen.local_state_dir)
-
-
-@contextmanager
-def _showing_logs() -> Iterator[None]:
-    """The end of the log of the program that failed, before the problem itself."""
-    try:
-        yield
-    except ProblemError as error:
-        for line in error.problem.fields.get("log", ()):
-            _progress(f"  {error.problem.fields['program']}: {clean(line)}")
-        raise
-
-
-def _progress(text: str) -> None:
-    if settings().output == "table":
-        print(text, file=sys.stderr)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

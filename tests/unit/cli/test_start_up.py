@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ozymandias.cli import local
+from ozymandias.cluster import state
+
 HEAVY = (
     *("aiohttp", "pydantic", "rich", "structlog", "yaml", "asyncio", "msgspec", "grpc"),
     *("http.client", "email", "ssl", "prometheus_client", "ozymandias.store", "ozymandias.core"),
@@ -46,10 +49,21 @@ def test_ps_loads_nothing_heavy(tmp_path: Path) -> None:
     assert not loaded_by("ps", environment=environment) & set(HEAVY)
 
 
-@pytest.mark.parametrize("command", ["submit", "status", "logs", "context", "completion"])
+@pytest.mark.parametrize("command", ["submit", "status", "logs", "node", "context", "completion"])
 def test_a_commands_help_loads_nothing_heavy(command: str) -> None:
     """Help of any command comes without the libraries that the command may need."""
     assert not loaded_by(command, "--help") & set(HEAVY)
+
+
+def test_a_press_of_the_tab_key_behind_node_loads_nothing_heavy() -> None:
+    """Completing a node's name does not load what makes clusters."""
+    loaded = loaded_by("node", "kill", "--help")
+    assert not loaded & {*HEAVY, "ozymandias.cluster", "subprocess", "secrets"}
+
+
+def test_the_usual_state_directory_is_the_one_that_is_told() -> None:
+    """The command line knows it without loading what keeps the state."""
+    assert Path(local.DEFAULT_STATE_DIR) == state.DEFAULT_STATE_DIR
 
 
 def quickest(*arguments: str) -> float:

@@ -1,0 +1,59 @@
+"""Nodes: stopped and started, where they are processes of a cluster on this machine."""
+
+import click
+
+from ozymandias.cli.complete import complete_node
+from ozymandias.cli.local import local_state_dir, showing_logs, state_dir_option
+from ozymandias.cli.options import context_option, output_option
+from ozymandias.cli.render import show
+
+
+@click.group()
+def node() -> None:
+    """Stop or start one node of a cluster on this machine.
+
+    \b
+    Examples:
+      ozy node kill n2
+      ozy node start n2
+    """
+
+
+@node.command("kill")
+@click.argument("name", shell_complete=complete_node)
+@state_dir_option
+@context_option
+@output_option
+def kill(name: str, state_dir: str | None) -> None:
+    """Stop a node as a power cut would: its daemon and its pods are gone, without a good-bye.
+
+    \b
+    Example:
+      ozy node kill n2
+    """
+    from ozymandias.cluster import local
+
+    pods = local.kill_node(local_state_dir(state_dir), name)
+    gone = f"Killed {name} and its {pods} pod{'s' * (pods != 1)}."
+    text = f"{gone} `ozy node start {name}` brings it back."
+    show({"node": name, "killed": True, "pods": pods}, lambda _: print(text))
+
+
+@node.command("start")
+@click.argument("name", shell_complete=complete_node)
+@state_dir_option
+@context_option
+@output_option
+def start(name: str, state_dir: str | None) -> None:
+    """Bring a killed node back, and wait until it is ready.
+
+    \b
+    Example:
+      ozy node start n2
+    """
+    from ozymandias.cluster import local
+
+    with showing_logs():
+        seconds = local.start_node(local_state_dir(state_dir), name)
+    text = f"{name} is ready, after {seconds:.1f} s."
+    show({"node": name, "ready": True, "seconds": round(seconds, 2)}, lambda _: print(text))
