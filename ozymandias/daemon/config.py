@@ -65,8 +65,11 @@ class ApiConfig:
 class PodmanConfig:
     socket: str = "/run/podman/podman.sock"
     network: str = "ozymandias"
-    subnet: str = "10.89.64.0/20"
-    dns_server: str = ""  # what pods ask; default: the network's gateway
+    network_kind: str = "bridge"  # of one machine; "flannel": pods of several hosts in one network
+    subnet: str = "10.89.64.0/20"  # of the bridge; flannel gives each host its own
+    flannel_subnet_file: str = "/run/flannel/subnet.env"  # what flanneld writes
+    networks_dir: str = "/etc/containers/networks"  # where podman looks for networks
+    dns_server: str = ""  # what pods ask; default: the bridge's gateway; with flannel the address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ class Daemon:
         self, identity: Identity, names: Names, ports: Ports, *, breaker_seconds: float = 60.0
     ) -> None:
         store, clock, node = ports.store, ports.clock, identity.name
+        self._without_network = ""  # why pods can have none here
         self.mirror = Mirror(store, patient=True)
         self.membership = Membership(
             identity=identity,
@@ -49,7 +50,7 @@ class Daemon:
             mirror=self.mirror,
             runtime=ports.runtime,
             clock=clock,
-            degraded=lambda: self._executor.degraded,
+            degraded=lambda: self._executor.degraded or self._without_network,
         )
         fence = self.membership.fence
         self.committer = Committer(
@@ -117,6 +118,15 @@ class Daemon:
         if self.membership.valid() is None:
             reason = f"this node is waiting for {self.membership.waiting_for}"
             raise ProblemError(store_unavailable(reason))
+
+    def report_network(self, reason: str) -> None:
+        """Why pods can have no network on this node; "" once they can."""
+        if bool(reason) != bool(self._without_network):
+            kind = "node.degraded" if reason else "node.recovered"
+            self.events.emit(kind, reason or "the pods' network is there")
+        if reason != self._without_network:
+            self._without_network = reason
+            self.membership.poke()
 
     async def run(self) -> None:
         """Until cancelled, or until one of the loops hits a bug."""

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
-import ipaddress
 import os
 import secrets
 import signal
@@ -32,9 +31,10 @@ from ozymandias.daemon.config import Config
 from ozymandias.daemon.connect import connect_store, settings_tls
 from ozymandias.daemon.daemon import Daemon, Ports
 from ozymandias.daemon.membership import Identity, Membership
+from ozymandias.daemon.networking import dns_server, keep_network
 from ozymandias.daemon.notify import notify, watchdog_seconds
 from ozymandias.model.node import NodeName, Resources
-from ozymandias.ports import Network, NetworkFailed, Store, StoreError
+from ozymandias.ports import Store, StoreError
 from ozymandias.problems import (
     ALREADY_RUNNING,
     CONFIG_INVALID,
@@ -43,7 +43,6 @@ from ozymandias.problems import (
 )
 from ozymandias.runtime.ended import EndedFiles
 from ozymandias.runtime.host import SystemClock, read_host
-from ozymandias.runtime.network import PodmanNetwork
 from ozymandias.runtime.podman import PodmanRuntime
 from ozymandias.store.registration import ensure_format
 
@@ -140,7 +139,7 @@ async def _run(config: Config) -> None:
                 ),
                 breaker_seconds=config.node.breaker_seconds,
             )
-            group.create_task(_make_network(config, cluster))
+            group.create_task(keep_network(config, cluster, daemon.report_network))
             group.create_task(_pulse(daemon.membership))
             path = config.api.socket or str(Path(config.node.state_dir) / "api.sock")
             async with serving(
@@ -241,7 +240,7 @@ async def _runtime(config: Config, cluster: str) -> AsyncIterator[PodmanRuntime]
         cluster=cluster,
         node=config.node.name or socket.gethostname().lower(),
         network=config.podman.network,
-        dns_server=config.podman.dns_server or _gateway(config.podman.subnet),
+        dns_server=dns_server(config),
         domain=config.names.domain,
         volume_dir=Path(config.node.state_dir) / "volumes",
         shared_dir=Path(config.node.shared_dir),
@@ -250,38 +249,6 @@ async def _runtime(config: Config, cluster: str) -> AsyncIterator[PodmanRuntime]
         yield runtime
     finally:
         await runtime.aclose()
-
-
-def _gateway(subnet: str) -> str:
-    """The network's first address; the DNS of its host answers pods there."""
-    try:
-        return str(next(ipaddress.ip_network(subnet).hosts()))
-    except (ValueError, StopIteration) as error:
-        raise ProblemError(CONFIG_INVALID(f"[podman] subnet: {error}")) from error
-
-
-async def _make_network(config: Config, cluster: str) -> None:
-    network = PodmanNetwork(
-        socket=Path(config.podman.socket),
-        cluster=cluster,
-        name=config.podman.network,
-        subnet=config.podman.subnet,
-    )
-    async with contextlib.aclosing(network):
-        await _ensure(network)
-
-
-async def _ensure(network: Network) -> None:
-    """Until it is there; meanwhile pods wait with that reason."""
-    while True:
-        try:
-            found = await network.ensure()
-        except NetworkFailed as error:
-            telemetry.warn("network.missing", reason=str(error))
-            await asyncio.sleep(RETRY_SECONDS)
-        else:
-            telemetry.log("network.ready", name=found.name, subnet=found.subnet)
-            return
 
 
 async def _pulse(membership: Membership) -> None:

@@ -86,12 +86,12 @@ def test_a_power_cut_ends_everything_but_the_disk(hosts: Hosts) -> None:
     """Processes end with their host, /run is empty after the boot, files are as they were."""
     n1, n2, _ = hosts
     sleeper = n1.spawn("sleeper", "sleep", "1000")
-    n1.write("/root/kept", "still here")
+    n1.write("/srv/kept", "still here")
     n1.write("/run/lost", "x")
     hosts.crash(n1)
     assert not sleeper.is_running and not reaches(n2, n1)
     hosts.boot(n1)
-    assert n1.path("/root/kept").read_text() == "still here"
+    assert n1.path("/srv/kept").read_text() == "still here"
     assert not n1.path("/run/lost").exists()
     assert reaches(n2, n1) and reaches(n1, n2)
 

@@ -51,6 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 EXCEPTIONS: set[tuple[str, str]] = {
     # Rendering podman's configuration is the same for a daemon's host and for a local cluster.
     ("cluster", "ozymandias.runtime.containers_conf"),
+    # Rendering CoreDNS's configuration is pure; making a cluster writes it to a file.
+    ("cluster", "ozymandias.edge.corefile"),
     # The doctor reads a daemon's settings and asks its store as the daemon does.
     ("cluster", "ozymandias.daemon.config"),
     ("cluster", "ozymandias.daemon.connect"),

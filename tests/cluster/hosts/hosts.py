@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
@@ -225,7 +225,7 @@ class Hosts:
         )
 
 
-def each(hosts: Iterator[Host] | list[Host] | tuple[Host, ...], do: Callable[[Host], T]) -> list[T]:
+def each(hosts: Iterable[Host], do: Callable[[Host], T]) -> list[T]:
     """For all hosts at once; their answers in order."""
     listed = list(hosts)
     with ThreadPoolExecutor(max(1, len(listed))) as pool:
