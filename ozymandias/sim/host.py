@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field
 
-from ozymandias.model.job import Container, HealthCheck
+from ozymandias.model.job import Container, HealthCheck, Volume, VolumeKind
 from ozymandias.model.pod import ContainerState, Pod, PodId
 from ozymandias.ports import ImageMissing, LogLine, PortTaken, ProbeResult, RuntimeFailed
 
@@ -95,7 +95,7 @@ class SimHost:
         self.images: set[str] | None = None  # None: every image is here
         self.registry: set[str] = set()  # what can be pulled
         self.foreign_ports: set[int] = set()
-        self.kept_volumes: set[str] = set()
+        self.volumes: dict[tuple[str, ...], int] = {}  # how many starts have written to it
         self.behave: Behave = _behave_well
         self.probe: Probe = _probe_well
         self.faults = Faults()
@@ -162,12 +162,7 @@ class SimHost:
         self.on_event(pod.id, "create", "")
         if self.faults.is_full:
             raise RuntimeFailed("no space left on device")
-        wanted = {p.host for c in pod.containers for p in c.ports if p.host is not None}
-        taken = wanted & (self.foreign_ports | self._ports_in_use())
-        if taken - self.foreign_ports:
-            self.on_event(pod.id, "port taken", "")
-        if taken:
-            raise PortTaken(f"host port {min(taken)} is in use")
+        self._check_ports(pod)
         for container in pod.containers:
             if self.images is not None and container.image not in self.images:
                 raise ImageMissing(f"{container.image}: image not known")
@@ -184,13 +179,10 @@ class SimHost:
             self.notify()
 
     def start(self, pod: PodId, name: str) -> None:
+        found = self.pods.get(pod)
+        if found is not None and not found.infra_running:
+            self._start_network(found)
         found, container = self.find(pod, name)
-        if not found.infra_running:
-            for other in found.containers.values():
-                self._exit(pod, other.spec.name, 0, False)  # they would never see the new network
-            self._next_address += 1
-            found.infra_running = True
-            found.address = f"{self.subnet}.{self._next_address % 250 + 2}"
         if container.state is ContainerState.RUNNING:
             return
         is_first = all(c.starts == 0 for c in found.containers.values())
@@ -202,6 +194,7 @@ class SimHost:
         container.oom_killed = False
         container.started_at, container.finished_at = self._wall(), 0.0
         self.say(container, "started")
+        self._write_volumes(pod, container)
         behaviour = container.behaviour
         if behaviour.is_oom or behaviour.exit_after_seconds is not None:
             code = KILLED if behaviour.is_oom else behaviour.exit_code
@@ -209,6 +202,21 @@ class SimHost:
                 pod, container, behaviour.exit_after_seconds or 0.0, code, behaviour.is_oom
             )
         self.notify()
+
+    def _start_network(self, found: SimPod) -> None:
+        for other in found.containers.values():  # they would never see the new network
+            code = KILLED if other.behaviour.ignores_stop else 0
+            self._exit(found.pod.id, other.spec.name, code, False)
+        self._check_ports(found.pod)
+        self._next_address += 1
+        found.infra_running = True
+        found.address = f"{self.subnet}.{self._next_address % 250 + 2}"
+
+    def _write_volumes(self, pod: PodId, container: SimContainer) -> None:
+        for volume in container.spec.volumes:
+            key = _volume_key(pod, container.spec.name, volume)
+            self.volumes[key] = self.volumes.get(key, 0) + 1
+            self.say(container, f"data: {self.volumes[key]}")
 
     def signal_stop(self, pod: PodId, name: str, why: str = "stop") -> float:
         """Send the stop signal; returns after how many seconds the process will be gone."""
@@ -235,6 +243,9 @@ class SimHost:
                 self.on_event(pod, "kill", found.address)
             for container in found.containers.values():
                 self._cancel_timer(container)
+                for volume in container.spec.volumes:
+                    if volume.kind is VolumeKind.LOCAL and not volume.keep:
+                        self.volumes.pop(_volume_key(pod, container.spec.name, volume), None)
             self.notify()
 
     def find(self, pod: PodId, name: str) -> tuple[SimPod, SimContainer]:
@@ -259,15 +270,16 @@ class SimHost:
     def forget(self, event: asyncio.Event) -> None:
         self._listeners.pop(event, None)
 
+    def _check_ports(self, pod: Pod) -> None:
+        taken = _host_ports(pod) & (self.foreign_ports | self._ports_in_use())
+        if taken - self.foreign_ports:
+            self.on_event(pod.id, "port taken", "")
+        if taken:
+            raise PortTaken(f"host port {min(taken)} is in use")
+
     def _ports_in_use(self) -> set[int]:
-        return {
-            p.host
-            for pod in self.pods.values()
-            if pod.infra_running
-            for c in pod.pod.containers
-            for p in c.ports
-            if p.host is not None
-        }
+        up = (_host_ports(pod.pod) for pod in self.pods.values() if pod.infra_running)
+        return set().union(*up)
 
     def _exit_later(
         self, pod: PodId, container: SimContainer, delay: float, code: int, is_oom: bool
@@ -296,6 +308,18 @@ class SimHost:
         if container.exit_timer is not None:
             container.exit_timer.cancel()
             container.exit_timer = None
+
+
+def _host_ports(pod: Pod) -> set[int]:
+    return {p.host for c in pod.containers for p in c.ports if p.host is not None}
+
+
+def _volume_key(pod: PodId, container: str, volume: Volume) -> tuple[str, ...]:
+    """Whose it is: the job's, the slot's whatever its version, or this very pod's."""
+    if volume.kind is VolumeKind.SHARED:
+        return (*pod.key, volume.name)
+    owner = (*pod.key, str(pod.slot)) if volume.keep else (pod.name,)
+    return (*owner, container, volume.name)
 
 
 def behaving(**behaviours: Behaviour) -> Behave:
