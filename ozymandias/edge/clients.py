@@ -19,9 +19,16 @@ from ozymandias.edge.endings import (
     TUNNEL,
     EndingConnection,
 )
-from ozymandias.edge.framing import Request, Response, parse_request, request_head
+from ozymandias.edge.framing import (
+    FORWARDED_LINES,
+    Request,
+    Response,
+    parse_request,
+    request_head,
+)
 from ozymandias.edge.headers import Malformed
 from ozymandias.edge.limits import PIPELINE_BYTES_MAX
+from ozymandias.edge.quick import quick_request
 from ozymandias.edge.traffic import now
 from ozymandias.edge.upstreams import Backend, Pool
 from ozymandias.problems import (
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
 class ClientConnection(EndingConnection):
     __slots__ = (
         "_body",
+        "_forwarded",
         "_forwarded_for",
         "_is_trusted",
         "_last_head",
@@ -59,6 +67,7 @@ class ClientConnection(EndingConnection):
         self._body: RequestBody | None = None
         self._progress = 0
         self._is_trusted = False
+        self._forwarded = b""
         self._forwarded_for = b""
         self._last_head = b""
         self._last_request: Request | None = None
@@ -74,6 +83,7 @@ class ClientConnection(EndingConnection):
         self.address = str(peer[0]) if peer else "unknown"
         self._is_trusted = self.ingress.is_trusted(self.address)
         self._forwarded_for = self.address.encode()
+        self._forwarded = FORWARDED_LINES % self._forwarded_for
         self.deadline = self.ingress.now + self.ingress.limits.head_seconds
         refusal = self.ingress.admit(self)
         if refusal is not None:
@@ -133,6 +143,11 @@ class ClientConnection(EndingConnection):
 
     def _read_head(self, data: bytes) -> None:
         limits = self.ingress.limits
+        if not self._buffer and len(data) <= limits.head_bytes_max:
+            found = quick_request(data, self._forwarded, limits.head_lines_max)
+            if found is not None:
+                self._take(data, *found)
+                return
         searched = 0
         if self._buffer:
             searched = max(0, len(self._buffer) - 3)
@@ -148,7 +163,10 @@ class ClientConnection(EndingConnection):
         except Malformed as error:
             self._finish_with(error.kind(f"Refused: {error.reason}."))
             return
-        end += 4
+        self._take(data, request, end + 4)
+
+    def _take(self, data: bytes, request: Request, end: int) -> None:
+        """The request that the first bytes are."""
         if end == len(data):
             self._last_head = data
             rest = b""
@@ -181,7 +199,7 @@ class ClientConnection(EndingConnection):
         if table is None:
             self._finish_with(store_unavailable("the routes have not been read yet"))
             return
-        self._backend = backend = table.find(request.host, request.path)
+        self._backend = backend = table.find(request.host, request.target)
         if backend is None:
             shown = request.host.decode("ascii", "replace")
             self._finish_with(HOST_UNKNOWN(f"No job answers for {shown} here.", host=shown))
@@ -238,7 +256,7 @@ class ClientConnection(EndingConnection):
     def _dispatch_again(self) -> None:
         """By the newest table: what just failed may have left it."""
         table = self.ingress.table
-        backend = table.find(self.request.host, self.request.path) if table else None
+        backend = table.find(self.request.host, self.request.target) if table else None
         self._backend = backend = backend or self._backend
         assert backend is not None
         self._dispatch(backend)

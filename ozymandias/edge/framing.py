@@ -38,6 +38,8 @@ CONNECTION_WORDS = frozenset({b"close", b"keep-alive", b"upgrade"})
 
 TARGET = only(bytes(range(0x21, 0x7F)).replace(b"#", b""))
 STATUS_LINES_MAX = 256
+# What we say of a client, up to the host that it asked for.
+FORWARDED_LINES = b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: "
 
 
 class Request:
@@ -48,7 +50,6 @@ class Request:
 
     method: bytes
     target: bytes  # as sent on: origin form, or *
-    path: bytes = b"/"
     minor: int = 1  # of HTTP/1.x
     host: bytes = b""  # as routes have it
     host_sent: bytes = b""
@@ -125,8 +126,6 @@ def _request_line(request: Request, line: bytes) -> bytes:
         target, authority = _absolute(target)
     request.method = method
     request.target = target
-    if target != b"*":
-        request.path = target.partition(b"?")[0]
     return authority
 
 
@@ -216,10 +215,7 @@ def request_head(request: Request, address: bytes, is_trusted: bool) -> bytes:
     if is_trusted and request.forwarded:
         lines += _believed(request, address)
     else:
-        lines.append(
-            b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: %b\r\n\r\n"
-            % (address, host)
-        )
+        lines.append(FORWARDED_LINES % address + host + b"\r\n\r\n")
     return b"\r\n".join(lines)
 
 
@@ -252,16 +248,15 @@ class Response:
     """A response's head, and the head that goes to the client in the usual case."""
 
     status: int
-    line: bytes
     length: int = UNTIL_CLOSE  # or CHUNKED, or a number
     keep_alive: bool = True
     upgrade: bytes = b""
-    kept: list[bytes]
+    fixed: bytes  # the status line and the lines that go on as they are
     plain: bytes  # for an HTTP/1.1 client whose connection stays
 
     def fields(self, *more: bytes) -> bytes:
-        """The whole head of these lines."""
-        return b"\r\n".join((self.line, *self.kept, *more, b"", b""))
+        """The whole head, with these lines added."""
+        return self.fixed + b"\r\n".join((*more, b"", b""))
 
 
 _status_lines: dict[bytes, tuple[int, bytes, bool]] = {}
@@ -272,12 +267,10 @@ def parse_response(head: bytes) -> Response:
     lines = head.split(b"\r\n")
     first = lines.pop(0)
     response = Response()
-    response.status, response.line, response.keep_alive = _status_lines.get(first) or _status_line(
-        first
-    )
+    response.status, sent, response.keep_alive = _status_lines.get(first) or _status_line(first)
     known = RESPONSE_LINES.known.get
     read = RESPONSE_LINES.read
-    response.kept = kept = []
+    kept: list[bytes] = []
     specials: list[Special] = []
     for raw in lines:
         found = known(raw) or read(raw)
@@ -288,7 +281,10 @@ def parse_response(head: bytes) -> Response:
     if len(specials) == 1 and specials[0].role == LENGTH:
         response.length = specials[0].number
     elif specials:
-        _apply_response(response, specials)
+        named = _apply_response(response, specials)
+        if named:
+            kept = without_named(kept, named)
+    response.fixed = b"\r\n".join((sent, *kept, b""))
     response.plain = response_head(response, response.length, True, 1)
     return response
 
@@ -311,7 +307,8 @@ def _status_line(line: bytes) -> tuple[int, bytes, bool]:
     return found
 
 
-def _apply_response(response: Response, specials: list[Special]) -> None:
+def _apply_response(response: Response, specials: list[Special]) -> frozenset[bytes]:
+    """Take in the special lines; the names of headers that Connection names."""
     lengths: list[int] = []
     encodings: list[bytes] = []
     connection: frozenset[bytes] = frozenset()
@@ -327,26 +324,22 @@ def _apply_response(response: Response, specials: list[Special]) -> None:
             response.upgrade = found.value
     if lengths or encodings:
         response.length = _framing(lengths, encodings)
-    if connection:
-        if b"close" in connection:
-            response.keep_alive = False
-        elif b"keep-alive" in connection:
-            response.keep_alive = True
-        if not connection <= CONNECTION_WORDS:
-            response.kept = without_named(response.kept, connection - CONNECTION_WORDS)
+    if b"close" in connection:
+        response.keep_alive = False
+    elif b"keep-alive" in connection:
+        response.keep_alive = True
+    return connection - CONNECTION_WORDS
 
 
 def response_head(response: Response, length: int, keep_alive: bool, minor: int) -> bytes:
     """The head as sent to the client, with the body framed as ``length`` says."""
-    lines = [response.line, *response.kept]
+    framing = end = b""
     if length >= 0:
-        lines.append(b"Content-Length: %d" % length)
+        framing = b"Content-Length: %d\r\n" % length
     elif length == CHUNKED:
-        lines.append(b"Transfer-Encoding: chunked")
+        framing = b"Transfer-Encoding: chunked\r\n"
     if not keep_alive:
-        lines.append(b"Connection: close\r\n\r\n")
+        end = b"Connection: close\r\n"
     elif minor == 0:
-        lines.append(b"Connection: keep-alive\r\n\r\n")
-    else:
-        lines.append(b"\r\n")
-    return b"\r\n".join(lines)
+        end = b"Connection: keep-alive\r\n"
+    return b"%b%b%b\r\n" % (response.fixed, framing, end)

@@ -20,6 +20,7 @@ from ozymandias.edge.framing import (
 )
 from ozymandias.edge.headers import Malformed
 from ozymandias.edge.limits import RESPONSE_HEAD_BYTES_MAX, UNACKNOWLEDGED_SECONDS
+from ozymandias.edge.quick import quick_response
 from ozymandias.edge.upstreams import Pool
 from ozymandias.problems import UPSTREAM_FAILED
 
@@ -146,27 +147,35 @@ class UpstreamConnection(asyncio.Protocol):
     def _read_head(self, client: "ClientConnection", data: bytes) -> None:
         if self._buffer:
             data = self._buffer + data
-        end = data.find(b"\r\n\r\n")
-        if end < 0:
-            if len(data) > RESPONSE_HEAD_BYTES_MAX:
-                raise Malformed("its head is too large")
-            self._buffer = data
-            return
-        self._buffer = b""
-        head = data[:end]
-        # The client's connection remembers it: of those there are fewer in use at a time, so
+            self._buffer = b""
+        # The client's connection remembers the last: of those there are fewer in use at a time, so
         # that it is still in the processor's cache.
-        if head == client.last_answer_head:
+        head = client.last_answer_head
+        if head and data.startswith(head):
             response = client.last_answer
+            end = len(head)
         else:
-            response = parse_response(head)
-            client.last_answer_head = head
+            found = quick_response(data) or self._closer_look(data)
+            if found is None:
+                return
+            response, end = found
+            client.last_answer_head = data[:end]
             client.last_answer = response
         if response.status < 200:
             self._response = response
-            self._interim(client, response, data[end + 4 :])
+            self._interim(client, response, data[end:])
         else:
-            self._final(client, response, data[end + 4 :])
+            self._final(client, response, data[end:])
+
+    def _closer_look(self, data: bytes) -> tuple[Response, int] | None:
+        """None: there is no whole head yet."""
+        end = data.find(b"\r\n\r\n")
+        if end >= 0:
+            return parse_response(data[:end]), end + 4
+        if len(data) > RESPONSE_HEAD_BYTES_MAX:
+            raise Malformed("its head is too large")
+        self._buffer = data
+        return None
 
     def _interim(self, client: "ClientConnection", response: Response, rest: bytes) -> None:
         if response.status == 101:

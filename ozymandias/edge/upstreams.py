@@ -195,12 +195,14 @@ class Table:
             pools.setdefault(backend.route.job, set()).update(backend.pools)
         return {job: sum(pool.outstanding for pool in found) for job, found in pools.items()}
 
-    def find(self, host: bytes, path: bytes) -> Backend | None:
+    def find(self, host: bytes, target: bytes) -> Backend | None:
+        """``target``: of the request, in origin form, or `*`."""
         entries = self._hosts.get(host)
         if entries is None:
             return None
         if len(entries) == 1 and not entries[0].prefix:
             return entries[0]
+        path = target.partition(b"?")[0] if target != b"*" else b"/"
         if b"%" in path or b"/." in path or b"//" in path:
             path = normal_path(path)
         for backend in entries:
