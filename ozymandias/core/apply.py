@@ -36,7 +36,8 @@ class _Kind(NamedTuple):
 def touched(plan: Plan) -> tuple[frozenset[NodeName], frozenset[Pair]]:
     """The nodes whose ledgers a plan rewrites, and the (node, job) pairs it reassigns."""
     pairs = frozenset((edit.node, edit.job) for edit in plan.edits)
-    return frozenset(node for node, _ in pairs) | plan.dead, pairs
+    changed = frozenset(change.node for change in plan.nodes)
+    return frozenset(node for node, _ in pairs) | changed | plan.dead, pairs
 
 
 def gaining(plan: Plan) -> frozenset[JobKey]:
@@ -189,6 +190,7 @@ def _rewritten_nodes(
         if name in there:
             there[name].append(assignment)
     gains = {e.node for e in plan.edits if e.after in LIVE}
+    changes = {change.node: change for change in plan.nodes}
     nodes = dict(snapshot.nodes)
     for name in names:
         node = nodes.get(name)
@@ -198,6 +200,13 @@ def _rewritten_nodes(
             raise AssertionError(f"{name} is alive and can't be declared dead")
         held, promised = totals(there[name])
         ledger = replace(node.ledger, held=held, promised=promised, commit=commit)
+        if change := changes.get(name):
+            ledger = replace(
+                ledger,
+                is_cordoned=change.is_cordoned,
+                drain=change.drain,
+                set_labels=dict(change.set_labels),
+            )
         if name in gains:
             _check_capacity(name, node.ledger, ledger)
         nodes[name] = replace(node, ledger=ledger)

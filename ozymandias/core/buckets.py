@@ -17,7 +17,7 @@ from ozymandias.model.instance import (
     SlotState,
     instances_of,
 )
-from ozymandias.model.job import JobHead, JobKey
+from ozymandias.model.job import JobHead, JobKey, JobKind, JobRecord
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Edit
 from ozymandias.model.snapshot import Snapshot
@@ -124,6 +124,11 @@ def is_current(assigned: Assigned | Edit, head: JobHead) -> bool:
         head.version,
         head.restart,
     )
+
+
+def is_system(record: JobRecord) -> bool:
+    """Whether it runs once on every matching node: the nodes say how many, not the head."""
+    return record.current is not None and record.current.job.kind is JobKind.SYSTEM
 
 
 def is_ready(snapshot: Snapshot, assigned: Assigned) -> bool:

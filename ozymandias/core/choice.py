@@ -1,18 +1,21 @@
 """Which instances go when there are more than wanted: those that would be missed least.
 
-Waiting ones never ran, unhealthy ones serve nobody; then outdated before current; then from the
-node with the most of the job, so that what stays is spread, and there the highest slot.
+Waiting ones never ran, unhealthy ones serve nobody; then outdated before current; then from a node
+that is drained, else from the one with the most of the job, so that what stays is spread, and there
+the highest slot.
 """
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from ozymandias.core.buckets import Buckets, per_node
 from ozymandias.model.instance import Assigned
 from ozymandias.model.node import NodeName
 
 
-def surplus_first(buckets: Buckets, count: int) -> Iterator[tuple[Assigned, str]]:
+def surplus_first(
+    buckets: Buckets, count: int, drained: Set[NodeName] = frozenset()
+) -> Iterator[tuple[Assigned, str]]:
     """Up to ``count`` instances to stop, each with the reason why it and not another."""
     remaining = per_node(buckets.live)
     for bucket, why in (
@@ -23,24 +26,30 @@ def surplus_first(buckets: Buckets, count: int) -> Iterator[tuple[Assigned, str]
         (buckets.serving, "it is of an older version"),
         (buckets.ready, ""),
     ):
-        for chosen in _from_most_crowded(bucket, remaining, count):
+        for chosen in _from_most_crowded(bucket, remaining, count, drained):
             count -= 1
             crowd = remaining[chosen.node]
             remaining[chosen.node] -= 1
+            if chosen.node in drained:
+                why = why or f"{chosen.node} is being drained"
             yield chosen, why or f"{chosen.node} has the most instances of {chosen.job} ({crowd})"
 
 
 def _from_most_crowded(
-    bucket: list[Assigned], remaining: Mapping[NodeName, int], count: int
+    bucket: list[Assigned], remaining: Mapping[NodeName, int], count: int, drained: Set[NodeName]
 ) -> Iterator[Assigned]:
     by_node: dict[NodeName, list[Assigned]] = {}
     for assigned in sorted(bucket, key=lambda a: a.slot):
         by_node.setdefault(assigned.node, []).append(assigned)
-    heap = [(-remaining[node], -there[-1].slot, node) for node, there in by_node.items()]
+    heap = [
+        (node not in drained, -remaining[node], -there[-1].slot, node)
+        for node, there in by_node.items()
+    ]
     heapq.heapify(heap)
     while heap and count > 0:
-        _, _, node = heapq.heappop(heap)
+        *_, node = heapq.heappop(heap)
         count -= 1
         yield by_node[node].pop()
         if there := by_node[node]:
-            heapq.heappush(heap, (-remaining[node], -there[-1].slot, node))
+            rank = (node not in drained, -remaining[node], -there[-1].slot, node)
+            heapq.heappush(heap, rank)

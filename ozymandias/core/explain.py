@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from ozymandias.core.apply import LIVE
-from ozymandias.core.buckets import Buckets, sort_job
+from ozymandias.core.buckets import Buckets, is_system, per_node, sort_job
+from ozymandias.core.fitting import describe, needs
 from ozymandias.core.foresee import foresee
-from ozymandias.core.placement import RUNNING, Room, rooms_of
+from ozymandias.core.placement import NOW, Room, most_that_fit, rooms_of
 from ozymandias.core.rollout import next_step, rolling_of
-from ozymandias.core.upkeep import describe, needs, shortfalls
+from ozymandias.core.system import pending_on, rooms_for_system, tend, tending_of, wanted_of
+from ozymandias.core.upkeep import shortfalls
 from ozymandias.core.vacate import fits_held
 from ozymandias.model.instance import Assigned, SlotState, instances_of
-from ozymandias.model.job import JobKey, JobRecord
+from ozymandias.model.job import Job, JobKey, JobRecord
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.snapshot import Snapshot
@@ -70,9 +72,15 @@ def why(snapshot: Snapshot, key: JobKey) -> tuple[str, ...]:
         return (f"There is no job {key}.",)
     buckets = sort_job(snapshot, key)
     return (
-        _headline(record, buckets),
-        *_rollout_lines(snapshot, record, buckets),
-        *_pending_lines(snapshot, record, buckets),
+        _headline(snapshot, record, buckets),
+        *(
+            _system_lines(snapshot, record, buckets)
+            if is_system(record)
+            else (
+                *_rollout_lines(snapshot, record, buckets),
+                *_pending_lines(snapshot, record, buckets),
+            )
+        ),
         *(_waiting_line(snapshot, a) for a in (*buckets.waiting, *buckets.stale)),
         *(_unready_line(snapshot, a) for a in (*buckets.unready, *buckets.idle)),
         *(f"{_name(a)} runs on {a.node} and is healthy." for a in (*buckets.ready,)),
@@ -88,13 +96,30 @@ def why(snapshot: Snapshot, key: JobKey) -> tuple[str, ...]:
     )
 
 
-def _headline(record: JobRecord, buckets: Buckets) -> str:
+def _headline(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> str:
     head, key = record.head, record.key
     if head.deleting:
         left = len(buckets.live) + len(buckets.stopping)
         return f"{key} was stopped; {left} of its instances are not gone yet."
     healthy = len(buckets.ready) + len(buckets.serving)
+    if is_system(record):
+        nodes = f"{healthy} of {wanted_of(snapshot, record)} nodes"
+        return f"{key} is at version {head.version}, one on every matching node: {nodes} healthy."
     return f"{key} is at version {head.version}: {head.wanted} wanted, {healthy} healthy."
+
+
+def _system_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> Iterator[str]:
+    if record.head.deleting:
+        return
+    tending = tending_of(snapshot, record, buckets, rooms_for_system(snapshot))
+    for pending in pending_on(tending):
+        yield f"Missing on {pending.count}: {pending.reason}."
+    steps = tend(tending)
+    if buckets.outdated:
+        old = f"{len(buckets.outdated)} to be replaced, node by node"
+        yield f"A change to version {record.head.version} is under way: {old}."
+    if steps:
+        yield "Next: " + "; ".join(_step_words(edit) for edit in steps) + "."
 
 
 def _rollout_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> Iterator[str]:
@@ -114,9 +139,12 @@ def _rollout_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
     elif record.current is None:
         yield f"It can't go on: the record of version {head.version} can't be read."
     else:
-        demand = Demand.of(record.current.job)
-        yield f"It can't go on: a new instance needs {needs(demand)} and fits nowhere."
-        yield from _node_lines(snapshot, demand)
+        job = record.current.job
+        floor = min(job.min_available, head.wanted)
+        if floor and len(buckets.ready) + len(buckets.serving) <= floor:
+            yield f"Nothing is stopped before its turn: {floor} must stay healthy."
+        yield f"It can't go on: a new instance needs {needs(Demand.of(job))} and fits nowhere."
+        yield from _node_lines(snapshot, job, buckets)
 
 
 def _step_words(edit: Edit) -> str:
@@ -134,17 +162,17 @@ def _pending_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
     if record.current is None:
         yield f"{count} pending: the record of version {record.head.version} can't be read."
         return
-    demand = Demand.of(record.current.job)
-    rooms = rooms_of(snapshot)
-    if any(room.fits(demand, RUNNING) for room in rooms.values()):
+    job = record.current.job
+    demand, there = Demand.of(job), per_node(buckets.live)
+    if most_that_fit(rooms_of(snapshot), demand, 1, NOW, rules=job.placement, there=there):
         yield f"{count} pending: there is room, and they are placed in a moment."
         return
     yield f"{count} pending: each needs {needs(demand)}, and no node has that free."
-    yield from _node_lines(snapshot, demand)
+    yield from _node_lines(snapshot, job, buckets)
 
 
-def _node_lines(snapshot: Snapshot, demand: Demand) -> Iterator[str]:
-    for short in shortfalls(snapshot, demand, rooms_of(snapshot)):
+def _node_lines(snapshot: Snapshot, job: Job, buckets: Buckets) -> Iterator[str]:
+    for short in shortfalls(snapshot, job, rooms_of(snapshot), per_node(buckets.live)):
         yield f"  {describe(short)}"
 
 

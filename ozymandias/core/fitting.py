@@ -5,13 +5,14 @@ nodes, not free bytes lying about. The resource to blame is found by asking agai
 no end of it. Every suggestion has been put to the scheduler and found to fit.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from ozymandias import problems
-from ozymandias.core.placement import NOW_OR_SOON, Room, Rooms, most_that_fit
+from ozymandias.core.labels import spelled, unmet
+from ozymandias.core.placement import NOW_OR_SOON, Room, Rooms, eligible, most_that_fit
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, JobKey, VolumeKind
+from ozymandias.model.job import Job, JobKey, PlacementRules, VolumeKind
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import format_size
@@ -33,6 +34,7 @@ class Attempt:
     rooms: Rooms  # before the attempt
     wanted: int
     kept: int = 0
+    there: Mapping[NodeName, int] = field(default_factory=dict)  # of those that are kept
     can_change_job: bool = True  # a new job file is being submitted, so its sizes can be changed
 
     @property
@@ -43,7 +45,14 @@ class Attempt:
         """How many instances there would be, up to all that are wanted."""
         places = self.rooms if rooms is None else rooms
         missing = self.wanted - self.kept
-        return self.kept + most_that_fit(places, demand or self.demand, missing, NOW_OR_SOON)
+        return self.kept + most_that_fit(
+            places,
+            demand or self.demand,
+            missing,
+            NOW_OR_SOON,
+            rules=self.job.placement,
+            there=self.there,
+        )
 
     def fits(self, demand: Demand | None = None, rooms: Rooms | None = None) -> bool:
         return self.placeable(demand, rooms) >= self.wanted
@@ -65,6 +74,8 @@ def reject(attempt: Attempt) -> Problem:
             nodes=shortfalls,
             suggestions=suggestions,
         )
+    if problem := _no_match(attempt, shortfalls, suggestions):
+        return problem
     blamed = _blamed(attempt)
     detail, required, possible = _numbers(attempt, blamed[0], placeable)
     problem = problems.does_not_fit(
@@ -78,6 +89,35 @@ def reject(attempt: Attempt) -> Problem:
     )
     others = [_numbers(attempt, kind, placeable)[0] for kind in blamed[1:]]
     return replace(problem, hint=" ".join((*others, problem.hint))) if others else problem
+
+
+def _no_match(
+    attempt: Attempt, shortfalls: list[NodeShortfall], suggestions: tuple[Suggestion, ...]
+) -> Problem | None:
+    """The problem, if the job's own rules would keep it out of nodes that had all the room."""
+    rules = attempt.job.placement
+    possible = attempt.placeable(Demand())
+    if not (rules.require or rules.max_per_node) or possible >= attempt.wanted:
+        return None
+    matching = len(eligible(attempt.rooms, rules))
+    asked = " and ".join(map(spelled, rules.require))
+    if not matching:
+        detail = f"{attempt.key} requires {asked}, and no node that takes work has that."
+    else:
+        which = f" with {asked}" if asked else ""
+        detail = (
+            f"{attempt.key} wants {attempt.wanted} instances, at most {rules.max_per_node} on a"
+            f" node, and {_count(matching, 'node')}{which} can take {possible}."
+        )
+    return problems.does_not_fit(
+        problems.NO_MATCHING_NODE,
+        job=attempt.job.name,
+        detail=detail,
+        required=attempt.wanted,
+        placeable=possible,
+        nodes=shortfalls,
+        suggestions=suggestions,
+    )
 
 
 def _numbers(attempt: Attempt, kind: Kind, placeable: int) -> tuple[str, int, int]:
@@ -129,6 +169,8 @@ def _shortfalls(attempt: Attempt) -> list[NodeShortfall]:
             attempt.demand,
             job=attempt.key,
             most=attempt.wanted - attempt.kept,
+            rules=attempt.job.placement,
+            there=attempt.there.get(name, 0),
         )
         for name, node in sorted(attempt.snapshot.nodes.items())
     ]
@@ -142,9 +184,19 @@ def shortfall(
     state: SlotState = SlotState.WAITING,
     most: int = 0,
     job: JobKey | None = None,
+    rules: PlacementRules | None = None,
+    there: int = 0,
 ) -> NodeShortfall:
-    """What a node lacks for one instance in this state, beyond the ``most`` tried there."""
-    placed = room.count(demand, state, most) if node.is_schedulable else 0
+    """What a node lacks for one instance in this state, beyond the ``most`` tried there.
+
+    ``there`` is how many of the job it has already, for the job's own limit per node.
+    """
+    closed = why_closed(node) or (why_not_matching(node, rules, there) if rules else "")
+    if rules and rules.max_per_node:
+        most = min(most, max(0, rules.max_per_node - there))
+    placed = 0 if closed else room.count(demand, state, most)
+    if rules and not closed and placed and placed + there == rules.max_per_node:
+        closed = _at_limit(rules)
     free_memory = max(0, room.memory_left(state) - placed * demand.memory_bytes)
     free_disk = max(0, room.disk_left(state) - placed * demand.disk_bytes)
     taken = demand.host_ports if placed else room.taken(demand, state)
@@ -155,7 +207,7 @@ def shortfall(
         short_memory_bytes=max(0, demand.memory_bytes - free_memory),
         short_disk_bytes=max(0, demand.disk_bytes - free_disk),
         taken_ports=tuple(map(str, taken)),
-        reason=why_closed(node) or (f"with {placed} of {job} there" if placed else ""),
+        reason=closed or (f"with {placed} of {job} there" if placed else ""),
     )
 
 
@@ -165,7 +217,43 @@ def why_closed(node: Node) -> str:
         return "not alive"
     if node.presence.degraded:
         return f"degraded: {node.presence.degraded}"
+    if node.ledger.drain:
+        return "being drained"
     return "cordoned" if node.ledger.is_cordoned else ""
+
+
+def why_not_matching(node: Node, rules: PlacementRules, there: int = 0) -> str:
+    """What a job's rules have against a node; empty if nothing."""
+    if rule := unmet(rules.require, node.ledger.all_labels):
+        return f"without label {spelled(rule)}"
+    return _at_limit(rules) if 0 < rules.max_per_node <= there else ""
+
+
+def _at_limit(rules: PlacementRules) -> str:
+    return f"at the job's limit of {rules.max_per_node} per node"
+
+
+def needs(demand: Demand) -> str:
+    parts = [f"{format_size(demand.memory_bytes)} of memory"]
+    if demand.disk_bytes:
+        parts.append(f"{format_size(demand.disk_bytes)} of disk")
+    parts += [f"host port {port}" for port in demand.host_ports]
+    return " and ".join(parts)
+
+
+def describe(short: NodeShortfall) -> str:
+    """``n1 is 512M of memory short (1.5G free)``; ``n2 is cordoned``."""
+    if short.reason:
+        return f"{short.node} is {short.reason}"
+    parts = []
+    for unit, amount, free in (
+        ("memory", short.short_memory_bytes, short.free_memory_bytes),
+        ("disk", short.short_disk_bytes, short.free_disk_bytes),
+    ):
+        if amount:
+            parts.append(f"{format_size(amount)} of {unit} short ({format_size(free)} free)")
+    parts += [f"without host port {port}, which is taken" for port in short.taken_ports]
+    return f"{short.node} is " + (" and ".join(parts) or "free")
 
 
 # What would make it fit -------------------------------------------------------------------------
@@ -247,19 +335,21 @@ def _uncordoned(attempt: Attempt) -> Iterator[Suggestion]:
 
 def _more_nodes(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
     missing = attempt.wanted - placeable
-    demand = attempt.demand
-    nodes = missing if demand.host_ports else 1
-    memory, disk = (size * missing // nodes for size in (demand.memory_bytes, demand.disk_bytes))
+    demand, rules = attempt.demand, attempt.job.placement
+    each = 1 if demand.host_ports else min(missing, rules.max_per_node or missing)
+    nodes = -(-missing // each)
+    memory, disk = (size * each for size in (demand.memory_bytes, demand.disk_bytes))
     virtual: Rooms = {}
     for number in range(nodes):
         name = NodeName(f"\0new-{number}")
-        virtual[name] = Room(node=name, memory_limit=memory, disk_limit=disk)
+        virtual[name] = Room(node=name, memory_limit=memory, disk_limit=disk, labels=None)
     if attempt.fits(rooms=attempt.rooms | virtual):
+        asked = "".join(f" {spelled(rule)}," for rule in rules.require)
         size = f"{exact_size(memory)} of memory"
         if disk:
             size += f" and {exact_size(disk)} of disk"
         yield Suggestion(
-            text=f"add {_count(nodes, 'node')} with at least {size} to allocate",
+            text=f"add {_count(nodes, 'node')} with{asked} at least {size} to allocate",
             change={"nodes": nodes, "memory_bytes": memory, "disk_bytes": disk},
         )
 

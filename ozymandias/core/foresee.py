@@ -5,14 +5,17 @@ at a time. This plays it through with the very steps of `core.rollout`, in a wor
 every new instance gets healthy and every stopping one is gone at the next step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ozymandias.core.apply import apply
-from ozymandias.core.buckets import Buckets, free_slots, per_node, sort_job
-from ozymandias.core.edits import new_instance, step
-from ozymandias.core.placement import Rooms, place, rooms_of
+from ozymandias.core.buckets import Buckets, free_slots, is_system, per_node, sort_job
+from ozymandias.core.edits import new_instance, step, stop
+from ozymandias.core.placement import Placement, Rooms, place, rooms_of
 from ozymandias.core.rollout import Rolling, next_step, rolling_of
+from ozymandias.core.system import why_not
 from ozymandias.model.instance import Assigned, SlotState
+from ozymandias.model.job import JobRecord
+from ozymandias.model.node import Demand
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.snapshot import Snapshot
 
@@ -24,6 +27,8 @@ def foresee(snapshot: Snapshot, plan: Plan) -> tuple[Edit, ...]:
     if plan.job is None or plan.job.head is None or plan.job.head.deleting:
         return plan.edits
     after = apply(snapshot, plan)
+    if is_system(after.jobs[plan.job.key]):
+        return (*plan.edits, *_in_place(after, after.jobs[plan.job.key]))
     rolling = rolling_of(after.jobs[plan.job.key], sort_job(after, plan.job.key))
     if rolling.demand is None:
         return plan.edits
@@ -37,6 +42,20 @@ def foresee(snapshot: Snapshot, plan: Plan) -> tuple[Edit, ...]:
         edits += steps
         _settle(rolling.buckets, rooms, steps)
     return (*edits, *_finish(rolling, rooms))
+
+
+def _in_place(after: Snapshot, record: JobRecord) -> Iterator[Edit]:
+    """A changed system job: node by node, each new one in the place of the old."""
+    assert record.current is not None
+    demand, version = Demand.of(record.current.job), record.head.version
+    for old in sort_job(after, record.key).outdated:
+        if why_not(after.nodes[old.node], record.current.job):
+            yield stop(old, f"{old.node} {why_not(after.nodes[old.node], record.current.job)}")
+            continue
+        yield stop(old, f"replaced by version {version} in its place")
+        reason = f"in the place of version {old.version}, when its turn comes"
+        placed = Placement(node=old.node, state=SlotState.WAITING, reason=reason, score=())
+        yield new_instance(record.key, record.head, old.slot, demand, placed)
 
 
 def _settled_rooms(snapshot: Snapshot) -> Rooms:

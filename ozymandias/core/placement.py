@@ -9,6 +9,9 @@ every peer makes the same plan for the same job, and different jobs start at dif
 
 Instances of one job are alike, hence greedy placement reaches the most that can be placed at all;
 a heap makes it O(n log m). Rooms are working copies that a placement changes as it goes.
+
+A job's own rules come first: nodes without the required labels, and those with as many of the job
+as it allows per node, are not feasible; nodes that it prefers are filled before any other.
 """
 
 import heapq
@@ -16,8 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from ozymandias.core.labels import matches, preference, spelled, unmet
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import JobKey
+from ozymandias.model.job import JobKey, PlacementRules
 from ozymandias.model.node import Demand, HostPort, Node, NodeName
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import format_size
@@ -29,7 +33,9 @@ RUNNING = SlotState.RUNNING
 NOW = (RUNNING,)
 NOW_OR_SOON = (RUNNING, SlotState.WAITING)
 
-Rank = tuple[int, int, int, bytes, NodeName]
+Rank = tuple[int, int, int, int, bytes, NodeName]
+
+NO_RULES = PlacementRules()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +51,7 @@ class Room:
     disk_promised: int = 0
     ports_held: set[HostPort] = field(default_factory=set)
     ports_promised: set[HostPort] = field(default_factory=set)
+    labels: Mapping[str, str] | None = field(default_factory=dict)  # None: whatever is asked for
 
     @classmethod
     def of(cls, node: Node) -> "Room":
@@ -60,6 +67,7 @@ class Room:
             disk_promised=promised.disk_bytes,
             ports_held=set(ledger.held.host_ports),
             ports_promised=set(ledger.promised.host_ports),
+            labels=ledger.all_labels,
         )
 
     def memory_left(self, state: SlotState = RUNNING) -> int:
@@ -136,13 +144,41 @@ def rooms_of(snapshot: Snapshot) -> Rooms:
     }
 
 
+def eligible(rooms: Rooms, rules: PlacementRules) -> Rooms:
+    """The same rooms, but those without a required label."""
+    if not rules.require:
+        return rooms
+    return {
+        name: room
+        for name, room in rooms.items()
+        if room.labels is None or not unmet(rules.require, room.labels)
+    }
+
+
 def most_that_fit(
-    rooms: Rooms, demand: Demand, most: int, states: Sequence[SlotState] = NOW
+    rooms: Rooms,
+    demand: Demand,
+    most: int,
+    states: Sequence[SlotState] = NOW,
+    *,
+    rules: PlacementRules = NO_RULES,
+    there: Mapping[NodeName, int] | None = None,
 ) -> int:
-    """How many instances alike could be placed; exactly what `place` would reach."""
+    """How many instances alike could be placed; exactly what `place` would reach.
+
+    ``there`` counts the instances per node that are part of the limit per node.
+    """
     # What fits at once also fits among what is promised, so the wider state tells the sum.
-    state = states[-1]
-    return min(most, sum(room.count(demand, state, most) for room in rooms.values()))
+    state, limit, known = states[-1], rules.max_per_node, there or {}
+    return min(
+        most,
+        sum(
+            room.count(
+                demand, state, max(0, min(most, limit - known.get(name, 0))) if limit else most
+            )
+            for name, room in eligible(rooms, rules).items()
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +189,9 @@ class Ask:
     version: int
     demand: Demand
     kin: str = "other"  # what the instances to keep apart from are called
+    rules: PlacementRules = NO_RULES
+    # How many of the job each node has, for the limit per node; None: those to keep apart from.
+    there: Mapping[NodeName, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,14 +217,17 @@ def place(
     """
     if count <= 0:
         return []
+    rooms = eligible(rooms, ask.rules)
     ties = {name: _tie(ask, name) for name in rooms}
     same = {name: apart_from.get(name, 0) for name in rooms}
+    worth = _worth(rooms, ask.rules)
+    left = _left(rooms, ask, apart_from)
     placements: list[Placement] = []
     for state in states:
         heap = [
-            _rank(room, ask.demand, same[name], ties[name])
+            _rank(room, ask.demand, worth.get(name, 0), same[name], ties[name])
             for name, room in rooms.items()
-            if room.fits(ask.demand, state)
+            if left.get(name, 1) > 0 and room.fits(ask.demand, state)
         ]
         heapq.heapify(heap)
         while heap and len(placements) < count:
@@ -194,11 +236,30 @@ def place(
             placements.append(_placement(room, ask, state, same[name]))
             room.take(ask.demand, state)
             same[name] += 1
-            if room.fits(ask.demand, state):
-                heapq.heapreplace(heap, _rank(room, ask.demand, same[name], ties[name]))
+            if left:
+                left[name] -= 1
+            if left.get(name, 1) > 0 and room.fits(ask.demand, state):
+                rank = _rank(room, ask.demand, worth.get(name, 0), same[name], ties[name])
+                heapq.heapreplace(heap, rank)
             else:
                 heapq.heappop(heap)
     return placements
+
+
+def _worth(rooms: Rooms, rules: PlacementRules) -> dict[NodeName, int]:
+    """What the job's preferences make of each node; nothing when it has none."""
+    if not rules.prefer:
+        return {}
+    return {name: preference(rules, room.labels or {}) for name, room in rooms.items()}
+
+
+def _left(rooms: Rooms, ask: Ask, apart_from: Mapping[NodeName, int]) -> dict[NodeName, int]:
+    """How many more each node may have by the job's own limit; nothing when there is none."""
+    limit = ask.rules.max_per_node
+    if not limit:
+        return {}
+    there = apart_from if ask.there is None else ask.there
+    return {name: limit - there.get(name, 0) for name in rooms}
 
 
 def _tie(ask: Ask, node: NodeName) -> bytes:
@@ -206,22 +267,26 @@ def _tie(ask: Ask, node: NodeName) -> bytes:
     return blake2b(text.encode(), digest_size=8).digest()
 
 
-def _rank(room: Room, demand: Demand, same: int, tie: bytes) -> Rank:
+def _rank(room: Room, demand: Demand, worth: int, same: int, tie: bytes) -> Rank:
     """The smallest is the best."""
     tenths_times_limit = 10 * (room.memory_promised + demand.memory_bytes)
     limit = max(1, room.memory_limit)
     if tenths_times_limit <= TARGET_TENTHS * limit:
-        return same, 0, -(tenths_times_limit // limit), tie, room.node
-    return same, 1, tenths_times_limit // limit, tie, room.node
+        return -worth, same, 0, -(tenths_times_limit // limit), tie, room.node
+    return -worth, same, 1, tenths_times_limit // limit, tie, room.node
 
 
 def _placement(room: Room, ask: Ask, state: SlotState, same: int) -> Placement:
     after = (room.memory_promised + ask.demand.memory_bytes) / max(1, room.memory_limit)
+    wishes = [rule for rule in ask.rules.prefer if matches(rule, room.labels or {})]
+    preferred = (("preferred", float(preference(ask.rules, room.labels or {}))),)
+    liked = f", and {' and '.join(map(spelled, wishes))} as preferred" if wishes else ""
     return Placement(
         node=room.node,
         state=state,
-        reason=_reason(room, ask, state, same),
+        reason=_reason(room, ask, state, same) + liked,
         score=(
+            *(preferred if ask.rules.prefer else ()),
             ("same_job", float(same)),
             ("memory_after", round(after, 4)),
             ("below_target", float(10 * after <= TARGET_TENTHS)),

@@ -19,14 +19,26 @@ from ozymandias.core.buckets import (
     assignments_by_job,
     census,
     free_slots,
+    is_system,
     per_node,
     sort_job,
 )
 from ozymandias.core.choice import surplus_first
+from ozymandias.core.drain import jobs_on_drained, keeps_volumes
 from ozymandias.core.edits import new_instance, step, stop
-from ozymandias.core.placement import NOW_OR_SOON, Ask, Placement, Room, Rooms, place, rooms_of
+from ozymandias.core.placement import (
+    NO_RULES,
+    NOW_OR_SOON,
+    Ask,
+    Placement,
+    Room,
+    Rooms,
+    eligible,
+    place,
+    rooms_of,
+)
 from ozymandias.model.instance import Assigned, SlotState
-from ozymandias.model.job import Job, JobHead, JobKey, JobRecord
+from ozymandias.model.job import JobHead, JobKey, JobRecord, PlacementRules
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.snapshot import Snapshot
@@ -35,24 +47,29 @@ from ozymandias.model.snapshot import Snapshot
 def plan_rollout(snapshot: Snapshot) -> Plan | None:
     """One step for every job that has instances to replace, or more of them than wanted."""
     seen = census(snapshot)
+    moving = jobs_on_drained(snapshot)  # those have more than wanted for a while, on purpose
     keys = sorted(
         key
         for key, record in snapshot.jobs.items()
         if not record.head.deleting
-        and (key in seen.outdated or seen.live.get(key, 0) > record.head.wanted)
+        and not is_system(record)
+        and (
+            key in seen.outdated
+            or (seen.live.get(key, 0) > record.head.wanted and key not in moving)
+        )
     )
     if not keys:
         return None
     rooms = rooms_of(snapshot)
     assignments = assignments_by_job(snapshot, keys)
     edits: list[Edit] = []
-    moving: list[str] = []
+    names: list[str] = []
     for key in keys:
         rolling = rolling_of(snapshot.jobs[key], sort_job(snapshot, key, assignments[key]))
         if steps := next_step(rolling, rooms):
             edits += steps
-            moving.append(f"{key} to version {rolling.head.version}")
-    return Plan(reason="rollout of " + ", ".join(moving), edits=tuple(edits)) if edits else None
+            names.append(f"{key} to version {rolling.head.version}")
+    return Plan(reason="rollout of " + ", ".join(names), edits=tuple(edits)) if edits else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +81,26 @@ class Rolling:
     demand: Demand | None  # of one new instance; None: the wanted version can't be read
     buckets: Buckets
     keeps: bool = False  # it has volumes that outlive their instance, each on its node
+    min_available: int = 0
+    rules: PlacementRules = NO_RULES
 
     @property
     def ask(self) -> Ask:
         assert self.demand is not None
-        return Ask(job=self.key, version=self.head.version, demand=self.demand, kin="new")
+        return Ask(
+            job=self.key,
+            version=self.head.version,
+            demand=self.demand,
+            kin="new",
+            rules=self.rules,
+            there=per_node(self.buckets.live),
+        )
+
+    @property
+    def spare(self) -> int:
+        """How many healthy instances may be stopped before a new one is healthy."""
+        healthy = len(self.buckets.ready) + len(self.buckets.serving)
+        return healthy - min(self.min_available, self.head.wanted)
 
 
 def rolling_of(record: JobRecord, buckets: Buckets) -> Rolling:
@@ -77,12 +109,10 @@ def rolling_of(record: JobRecord, buckets: Buckets) -> Rolling:
         head=record.head,
         demand=Demand.of(record.current.job) if record.current else None,
         buckets=buckets,
-        keeps=_keeps(record.current.job) if record.current else False,
+        keeps=keeps_volumes(record.current.job) if record.current else False,
+        min_available=record.current.job.min_available if record.current else 0,
+        rules=record.current.job.placement if record.current else NO_RULES,
     )
-
-
-def _keeps(job: Job) -> bool:
-    return any(volume.keep for container in job.containers for volume in container.volumes)
 
 
 def next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
@@ -90,6 +120,7 @@ def next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
     buckets = rolling.buckets
     if rolling.demand is None:
         return []
+    rooms = eligible(rooms, rolling.rules)
     if buckets.stale:
         return list(_swap_stale(rolling, rooms))
     surplus = len(buckets.live) - rolling.head.wanted
@@ -135,7 +166,7 @@ def _stop_surplus(rolling: Rolling, rooms: Rooms, surplus: int) -> Iterator[Edit
         yield _stopping(old, rooms, f"replaced by version {rolling.head.version}, not healthy")
     spare = len(buckets.ready) + len(buckets.serving) - wanted
     healthy = min(surplus - len(without_traffic), max(0, spare))
-    for old in _oldest_first(buckets)[:healthy]:
+    for old in _oldest_first(buckets, rooms)[:healthy]:
         yield _stopping(old, rooms, f"replaced by {_current_name(rolling)}, which is healthy")
 
 
@@ -160,9 +191,9 @@ def _replace_in_place(rolling: Rolling, rooms: Rooms) -> list[Edit]:
     buckets = rolling.buckets
     if not buckets.idle and (buckets.unready or buckets.waiting):
         return []  # healthy before the next
-    for old in (*buckets.idle, *_oldest_first(buckets)):
+    for old in (*buckets.idle, *_oldest_first(buckets, rooms)):
         room = rooms.get(old.node)
-        if room is None:
+        if room is None or (old in buckets.serving and rolling.spare < 1):
             continue
         reason = f"replaced by {_current_name(rolling)} where its kept volumes are"
         stopping = _stopping(old, rooms, reason)
@@ -190,6 +221,8 @@ def _make_way(rolling: Rolling, rooms: Rooms) -> list[Edit]:
         leaving = _leaving(rolling, room) if room else []
         if room and leaving:
             missed = sum(a in rolling.buckets.serving for a in leaving)
+            if missed > max(0, rolling.spare):
+                continue
             rank = (missed, len(leaving), -count, name)
             if best is None or rank < best[0]:
                 best = rank, room, leaving
@@ -207,7 +240,7 @@ def _leaving(rolling: Rolling, room: Room) -> list[Assigned]:
     """The old instances on a node that must go before a new one fits; none if it never does."""
     assert rolling.demand is not None
     buckets = rolling.buckets
-    old = [a for a in (*buckets.idle, *_oldest_first(buckets)) if a.node == room.node]
+    old = [a for a in (*buckets.idle, *_oldest_first(buckets, {})) if a.node == room.node]
     leaving: list[Assigned] = []
     for assigned in old:
         room.give(assigned.demand, SlotState.WAITING)
@@ -220,10 +253,16 @@ def _leaving(rolling: Rolling, room: Room) -> list[Assigned]:
     return leaving if fits else []
 
 
-def _oldest_first(buckets: Buckets) -> list[Assigned]:
-    """Old and healthy ones in the order in which they go: from the most crowded node first."""
+def _oldest_first(buckets: Buckets, rooms: Rooms) -> list[Assigned]:
+    """Old and healthy ones in the order in which they go.
+
+    From nodes that take no work (they may be drained), then from the most crowded one.
+    """
     crowd = per_node(buckets.live)
-    return sorted(buckets.serving, key=lambda a: (-crowd[a.node], a.version, -a.slot, a.node))
+    return sorted(
+        buckets.serving,
+        key=lambda a: (a.node in rooms, -crowd[a.node], a.version, -a.slot, a.node),
+    )
 
 
 def _place_one(rolling: Rolling, rooms: Rooms) -> Placement | None:

@@ -9,24 +9,30 @@ with a fresher snapshot. What people ask for is decided here, all or nothing:
 
 What the peers do of their own accord, as far as it goes:
 
-    plan_repair   nodes were lost       core/upkeep.py     plan_rollout  the next step of a change
-    plan_pending  room appeared         core/upkeep.py                   core/rollout.py
-    plan_tidy     nothing is left       core/upkeep.py     plan_vacate   a node's pods are gone
+    plan_repair   nodes were lost       core/upkeep.py     plan_system   one on every node
+    plan_pending  room appeared         core/upkeep.py                   core/system.py
+    plan_tidy     nothing is left       core/upkeep.py     plan_drain    a node is to be empty
+    plan_rollout  the next step of a    core/rollout.py                  core/drain.py
+                  change                                   plan_vacate   a node's pods are gone
                                                                          core/vacate.py
+What an operator sets on a node (cordon, drain, labels) is in core/nodes.py.
 """
 
 from dataclasses import replace
 
 from ozymandias import problems
-from ozymandias.core.buckets import Buckets, free_slots, per_node, sort_job
+from ozymandias.core.buckets import Buckets, free_slots, is_system, per_node, sort_job
 from ozymandias.core.choice import surplus_first
+from ozymandias.core.drain import drained_nodes
 from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.fitting import Attempt, reject
+from ozymandias.core.labels import contradiction
 from ozymandias.core.placement import NOW_OR_SOON, Ask, place, rooms_of
 from ozymandias.core.routes import Names, claims_of
+from ozymandias.core.system import pending_on, rooms_for_system, tend, tending_of
 from ozymandias.core.upkeep import pending_of, plan_pending, plan_repair, plan_tidy
 from ozymandias.core.vacate import plan_vacate
-from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, JobVersion
+from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, JobVersion
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import Edit, JobChange, Plan
 from ozymandias.model.snapshot import Snapshot
@@ -65,7 +71,7 @@ def plan_submit(
     if record is not None and record.head.deleting:
         return _still_stopping(job.key)
     claims = claims_of(job, names.ingress_domain)
-    if problem := _host_taken(snapshot, job.key, claims):
+    if problem := _host_taken(snapshot, job.key, claims) or _against_itself(job):
         return problem
     version = JobVersion(
         uid=record.head.uid if record else uid,
@@ -86,6 +92,8 @@ def plan_submit(
 
 def _new_job(snapshot: Snapshot, version: JobVersion) -> Plan | Problem:
     job = version.job
+    if job.kind is JobKind.SYSTEM:
+        return _new_system_job(snapshot, version)
     head = JobHead(uid=version.uid, version=version.version, wanted=job.instances)
     # Pods of an earlier job of this name may still be stopping: their slots are not free.
     edits = _place_all(snapshot, job, head, sort_job(snapshot, job.key))
@@ -98,8 +106,34 @@ def _new_job(snapshot: Snapshot, version: JobVersion) -> Plan | Problem:
     )
 
 
+def _new_system_job(snapshot: Snapshot, version: JobVersion) -> Plan:
+    """Wherever there is room now; a node without is no reason to keep it from the others."""
+    key = version.job.key
+    head = JobHead(uid=version.uid, version=version.version, wanted=0)
+    record = JobRecord(key=key, head=head, head_revision=0, versions={version.version: version})
+    tending = tending_of(snapshot, record, sort_job(snapshot, key), rooms_for_system(snapshot))
+    edits = tuple(tend(tending))
+    placed = frozenset(edit.node for edit in edits)
+    return Plan(
+        reason=f"{key} is new, one on every matching node",
+        edits=edits,
+        job=JobChange(key=key, head=head, version=version),
+        pending=tuple(pending_on(tending, placed)),
+    )
+
+
 def _changed_job(snapshot: Snapshot, record: JobRecord, version: JobVersion) -> Plan | Problem:
     job = version.job
+    if job.kind is JobKind.SYSTEM:
+        return Plan(
+            reason=f"{job.key} changes to version {version.version}: its instances are replaced"
+            " node by node, healthy before the next",
+            job=JobChange(
+                key=job.key,
+                head=replace(record.head, version=version.version, wanted=0),
+                version=version,
+            ),
+        )
     rooms = rooms_of(snapshot)
     buckets = sort_job(snapshot, job.key)
     for old in (*buckets.live, *buckets.stopping):
@@ -123,6 +157,8 @@ def plan_scale(snapshot: Snapshot, key: JobKey, instances: int) -> Plan | Proble
     record = _standing(snapshot, key)
     if isinstance(record, Problem):
         return record
+    if is_system(record):
+        return _not_scalable(record, instances)
     if instances == record.head.wanted:
         return Plan(reason=f"{key} has {_instances(instances)} already: nothing to change")
     head = replace(record.head, wanted=instances)
@@ -131,7 +167,7 @@ def plan_scale(snapshot: Snapshot, key: JobKey, instances: int) -> Plan | Proble
     if surplus >= 0:
         edits: tuple[Edit, ...] | Problem = tuple(
             stop(assigned, f"{key} is scaled to {instances}: {why}")
-            for assigned, why in surplus_first(buckets, surplus)
+            for assigned, why in surplus_first(buckets, surplus, drained_nodes(snapshot))
         )
     elif record.current is None:
         return problems.INTERNAL(f"The record of version {head.version} of {key} can't be read.")
@@ -159,12 +195,19 @@ def _place_all(
         rooms=rooms_of(snapshot),
         wanted=head.wanted,
         kept=len(buckets.live),
+        there=per_node(buckets.live),
         can_change_job=job.key not in snapshot.jobs,
     )
     if not attempt.fits():
         return reject(attempt)
     key, demand = attempt.key, attempt.demand
-    ask = Ask(job=key, version=head.version, demand=demand)
+    ask = Ask(
+        job=key,
+        version=head.version,
+        demand=demand,
+        rules=job.placement,
+        there=attempt.there,
+    )
     missing = attempt.wanted - attempt.kept
     placed = place(attempt.rooms, ask, missing, per_node(buckets.current), NOW_OR_SOON)
     assert len(placed) == missing, "placed fewer than fit"
@@ -212,6 +255,34 @@ def _standing(snapshot: Snapshot, key: JobKey) -> JobRecord | Problem:
     if record is None:
         return _not_found(key)
     return _still_stopping(key) if record.head.deleting else record
+
+
+def _not_scalable(record: JobRecord, instances: int) -> Plan | Problem:
+    """The same file again asks for nothing; a number is a mistake."""
+    key = record.key
+    if record.current and instances == record.current.job.instances == 0:
+        return Plan(reason=f"{key} is as it is to be: nothing to change")
+    return problems.SYSTEM_JOB(
+        f"{key} runs once on every node that matches, so it can't be scaled.",
+        hint="`placement.require` in its job file chooses the nodes.",
+        job=key.name,
+        namespace=key.namespace,
+    )
+
+
+def _against_itself(job: Job) -> Problem | None:
+    against = contradiction(job.placement.require)
+    if not against:
+        return None
+    return problems.does_not_fit(
+        problems.NO_MATCHING_NODE,
+        job=job.name,
+        detail=f"No node can match {job.key}: {against}.",
+        required=job.instances,
+        placeable=0,
+        nodes=(),
+        suggestions=(),
+    )
 
 
 def _not_found(key: JobKey) -> Problem:

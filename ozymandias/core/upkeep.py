@@ -1,8 +1,9 @@
 """What any peer does of its own accord: repair after losses, place what is pending, tidy up.
 
 These go as far as they can: what does not fit stays pending, with its reason, until room appears.
-The most starved job comes first (the smallest part of what it wants is live), so that after a loss
-a job with nothing left is served before one that lacks an instance of ten; then by name.
+Higher priority comes first; among equals the most starved job (the smallest part of what it wants
+is live), so that after a loss a job with nothing left is served before one that lacks an instance
+of ten; then by name. System jobs are not placed here: `core/system.py`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,18 +15,19 @@ from ozymandias.core.buckets import (
     census,
     free_slots,
     is_current,
+    is_system,
     per_node,
     sort_job,
 )
 from ozymandias.core.edits import new_instance, step
-from ozymandias.core.fitting import shortfall
-from ozymandias.core.placement import NOW, RUNNING, Ask, Room, Rooms, place, rooms_of
+from ozymandias.core.fitting import describe, needs, shortfall
+from ozymandias.core.placement import NOW, RUNNING, Ask, Room, Rooms, most_that_fit, place, rooms_of
+from ozymandias.core.system import pending_system
 from ozymandias.model.instance import Assigned, SlotState, instances_of
-from ozymandias.model.job import JobHead, JobKey, JobRecord
+from ozymandias.model.job import Job, JobHead, JobKey, JobRecord
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, JobChange, Pending, Plan
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.units import format_size
 from ozymandias.problems import NodeShortfall
 
 VERSIONS_KEPT = 20
@@ -47,12 +49,13 @@ def plan_pending(snapshot: Snapshot) -> Plan | None:
     for key in keys:
         record = snapshot.jobs[key]
         missing = record.head.wanted - live.get(key, 0)
-        placed = _place_missing(
-            record, sort_job(snapshot, key, assignments[key]), rooms, missing, "room appeared: "
-        )
+        buckets = sort_job(snapshot, key, assignments[key])
+        placed = _place_missing(record, buckets, rooms, missing, "room appeared: ")
         edits += placed
         if len(placed) < missing:
-            pending.append(_pending(snapshot, record, missing - len(placed), rooms))
+            there = per_node(buckets.live)
+            there.update(edit.node for edit in placed)
+            pending.append(_pending(snapshot, record, missing - len(placed), rooms, there))
     if not edits:
         return None
     return Plan(
@@ -63,13 +66,14 @@ def plan_pending(snapshot: Snapshot) -> Plan | None:
 def _starved_first(snapshot: Snapshot, live: Mapping[JobKey, int]) -> list[JobKey]:
     """The jobs that lack instances and are known well enough to be given some."""
     starved = [
-        (live.get(key, 0) / record.head.wanted, key)
+        (-record.current.job.priority, live.get(key, 0) / record.head.wanted, key)
         for key, record in snapshot.jobs.items()
         if live.get(key, 0) < record.head.wanted
         and not record.head.deleting
         and record.current is not None
+        and not is_system(record)
     ]
-    return [key for _, key in sorted(starved)]
+    return [key for _, _, key in sorted(starved)]
 
 
 def _place_missing(
@@ -77,7 +81,13 @@ def _place_missing(
 ) -> list[Edit]:
     assert record.current is not None
     demand = Demand.of(record.current.job)
-    ask = Ask(job=record.key, version=record.head.version, demand=demand)
+    ask = Ask(
+        job=record.key,
+        version=record.head.version,
+        demand=demand,
+        rules=record.current.job.placement,
+        there=per_node(buckets.live),
+    )
     placed = place(rooms, ask, missing, per_node(buckets.current), NOW)
     slots = free_slots(buckets.used_slots())
     return [new_instance(record.key, record.head, next(slots), demand, p, why) for p in placed]
@@ -87,55 +97,55 @@ def pending_of(snapshot: Snapshot) -> tuple[Pending, ...]:
     """Every job with instances that are wanted and nowhere, with the numbers that say why."""
     live = census(snapshot).live
     rooms = rooms_of(snapshot)
-    return tuple(
+    services = [
         _pending(snapshot, record, record.head.wanted - live.get(key, 0), rooms)
-        for key, record in sorted(snapshot.jobs.items())
-        if live.get(key, 0) < record.head.wanted and not record.head.deleting
-    )
+        for key, record in snapshot.jobs.items()
+        if live.get(key, 0) < record.head.wanted
+        and not record.head.deleting
+        and not is_system(record)
+    ]
+    return tuple(sorted((*services, *pending_system(snapshot)), key=lambda p: p.job))
 
 
-def _pending(snapshot: Snapshot, record: JobRecord, count: int, rooms: Rooms) -> Pending:
-    return Pending(job=record.key, count=count, reason=_why_pending(snapshot, record, rooms))
-
-
-def _why_pending(snapshot: Snapshot, record: JobRecord, rooms: Rooms) -> str:
+def _pending(
+    snapshot: Snapshot,
+    record: JobRecord,
+    count: int,
+    rooms: Rooms,
+    there: Mapping[NodeName, int] | None = None,
+) -> Pending:
+    """``there``: how many of the job each node has, if not as in the snapshot."""
     if record.current is None:
-        return f"the record of version {record.head.version} can't be read"
-    demand = Demand.of(record.current.job)
-    if any(room.fits(demand, RUNNING) for room in rooms.values()):
+        reason = f"the record of version {record.head.version} can't be read"
+        return Pending(job=record.key, count=count, reason=reason)
+    if there is None and record.current.job.placement.max_per_node:
+        there = per_node(a for a in sort_job(snapshot, record.key).live)
+    reason = _why_pending(snapshot, record.current.job, rooms, there or {})
+    return Pending(job=record.key, count=count, reason=reason)
+
+
+def _why_pending(snapshot: Snapshot, job: Job, rooms: Rooms, there: Mapping[NodeName, int]) -> str:
+    demand = Demand.of(job)
+    if most_that_fit(rooms, demand, 1, NOW, rules=job.placement, there=there):
         return "there is room; it is placed in a moment"
-    lines = ", ".join(describe(s) for s in shortfalls(snapshot, demand, rooms))
+    lines = ", ".join(describe(s) for s in shortfalls(snapshot, job, rooms, there))
     return f"needs {needs(demand)}; " + (lines or "there are no nodes")
 
 
-def shortfalls(snapshot: Snapshot, demand: Demand, rooms: Rooms) -> Iterator[NodeShortfall]:
+def shortfalls(
+    snapshot: Snapshot, job: Job, rooms: Rooms, there: Mapping[NodeName, int]
+) -> Iterator[NodeShortfall]:
     """Node by node, what one instance lacks for running there now."""
     for name, node in sorted(snapshot.nodes.items()):
         room = rooms.get(name) or Room.of(node)
-        yield shortfall(node, room, demand, state=RUNNING)
-
-
-def needs(demand: Demand) -> str:
-    parts = [f"{format_size(demand.memory_bytes)} of memory"]
-    if demand.disk_bytes:
-        parts.append(f"{format_size(demand.disk_bytes)} of disk")
-    parts += [f"host port {port}" for port in demand.host_ports]
-    return " and ".join(parts)
-
-
-def describe(short: NodeShortfall) -> str:
-    """``n1 is 512M of memory short (1.5G free)``; ``n2 is cordoned``."""
-    if short.reason:
-        return f"{short.node} is {short.reason}"
-    parts = []
-    for unit, amount, free in (
-        ("memory", short.short_memory_bytes, short.free_memory_bytes),
-        ("disk", short.short_disk_bytes, short.free_disk_bytes),
-    ):
-        if amount:
-            parts.append(f"{format_size(amount)} of {unit} short ({format_size(free)} free)")
-    parts += [f"without host port {port}, which is taken" for port in short.taken_ports]
-    return f"{short.node} is " + (" and ".join(parts) or "free")
+        yield shortfall(
+            node,
+            room,
+            Demand.of(job),
+            state=RUNNING,
+            rules=job.placement,
+            there=there.get(name, 0),
+        )
 
 
 # Repair -------------------------------------------------------------------------------------------
@@ -185,8 +195,15 @@ def _move(
     fresh = free_slots(used | {a.slot for a in lost})
     edits: list[Edit] = []
     for head, alike in _by_version(record, chosen):
-        demand = Demand.of(record.versions[head.version].job)
-        ask = Ask(job=record.key, version=head.version, demand=demand)
+        job = record.versions[head.version].job
+        demand = Demand.of(job)
+        ask = Ask(
+            job=record.key,
+            version=head.version,
+            demand=demand,
+            rules=job.placement,
+            there=apart_from,
+        )
         placed = place(rooms, ask, len(alike), apart_from, NOW)
         for assigned, there in zip(alike, placed, strict=False):
             # A slot that is still stopping somewhere else would be two pods of one name.

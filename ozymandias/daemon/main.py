@@ -42,7 +42,7 @@ from ozymandias.problems import (
     ProblemError,
 )
 from ozymandias.runtime.ended import EndedFiles
-from ozymandias.runtime.host import SystemClock, read_host
+from ozymandias.runtime.host import SystemClock, read_host, usual_reserve
 from ozymandias.runtime.podman import PodmanRuntime
 from ozymandias.store.registration import ensure_format
 
@@ -204,14 +204,30 @@ def _identity(config: Config, cluster: str, peer_key: str) -> Identity:
         api=f"{'https' if config.api.cert_file else 'http'}://{config.api.listen}",
         daemon_version=__version__,
         capacity=Resources(memory_bytes=memory, disk_bytes=disk),
-        reserve=Resources(
-            memory_bytes=settings.size(node.reserve_memory, "[node] reserve_memory"),
-            disk_bytes=settings.size(node.reserve_disk, "[node] reserve_disk"),
-        ),
+        reserve=_reserve(node, Resources(memory_bytes=memory, disk_bytes=disk)),
+        allows_host_network=node.allow_host_network,
         labels=tuple(sorted(node.labels.items())),
         lease_ttl_seconds=node.lease_ttl_seconds,
         start_clean=node.start_clean,
         peer_key=peer_key,
+    )
+
+
+def _reserve(node: settings.NodeConfig, capacity: Resources) -> Resources:
+    """What the host keeps for itself, by its settings or by the usual measure."""
+
+    def reserve(given: str, where: str, total: int, is_chosen: bool) -> int:
+        if given:
+            return settings.size(given, where)
+        return 0 if is_chosen else min(usual_reserve(total), total)
+
+    return Resources(
+        memory_bytes=reserve(
+            node.reserve_memory, "[node] reserve_memory", capacity.memory_bytes, bool(node.memory)
+        ),
+        disk_bytes=reserve(
+            node.reserve_disk, "[node] reserve_disk", capacity.disk_bytes, bool(node.disk)
+        ),
     )
 
 

@@ -57,6 +57,7 @@ class Identity:
     labels: tuple[tuple[str, str], ...] = ()
     lease_ttl_seconds: int = 15
     start_clean: bool = False
+    allows_host_network: bool = False
     cluster: str = ""  # the cluster's id, where it is known before the store was asked
     peer_key: str = ""  # shown to other daemons, which find it in the presence record
 
@@ -335,6 +336,7 @@ class Membership:
             presence=presence,
             capacity=identity.capacity,
             reserve=identity.reserve,
+            allows_host_network=identity.allows_host_network,
             labels=dict(identity.labels),
             found=found,
         )

@@ -1,4 +1,4 @@
-"""What any peer may decide: lost nodes, rollouts, pending instances, tidying up.
+"""What any peer may decide: lost nodes, system jobs, drains, rollouts, pending instances, tidying.
 
 Level-triggered: whenever the mirror changes the loop asks `core` what is to be done now. Peers
 take turns by rank, a hash of (what, peer): the first acts at once, the others 50 ms apart, and
@@ -9,8 +9,10 @@ import asyncio
 import hashlib
 from dataclasses import dataclass
 
+from ozymandias.core.drain import next_deadline, plan_drain
 from ozymandias.core.loss import Loss, judge_loss
 from ozymandias.core.rollout import plan_rollout
+from ozymandias.core.system import plan_system
 from ozymandias.core.upkeep import plan_pending, plan_repair, plan_tidy
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.membership import Membership, Session
@@ -26,6 +28,7 @@ from ozymandias.telemetry import warn
 RANK_SECONDS = 0.05
 RANK_SECONDS_MAX = 1.0
 RETRY_SECONDS = 1.0
+DEADLINE_LOOK_SECONDS = 30.0  # a wall clock may be set while we sleep towards a deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +96,22 @@ class Scheduler:
         now = self._clock.boot()
         snapshot = self._mirror.snapshot()
         loss = self._look_for_losses(snapshot, now)
-        proposal = propose(snapshot, loss.dead)
+        proposal = propose(snapshot, loss.dead, self._clock.wall())
         if proposal is None:
             self._first_wanted = ("", 0.0)
-            return loss.look_again
+            return _sooner(loss.look_again, self._deadline(snapshot, now))
         if self._first_wanted[0] != proposal.what:
             self._first_wanted = (proposal.what, now)
         due = self._first_wanted[1] + delay(snapshot, proposal.what, self._node)
         if now < due:
-            return due if loss.look_again is None else min(due, loss.look_again)
+            return _sooner(due, loss.look_again)
         return await self._commit(loss)
+
+    def _deadline(self, snapshot: Snapshot, now: float) -> float | None:
+        """When to look whether a drain is past its deadline; that one is on the wall clock."""
+        wall = self._clock.wall()
+        deadline = next_deadline(snapshot, wall)
+        return None if deadline is None else now + min(deadline - wall, DEADLINE_LOOK_SECONDS)
 
     async def _commit(self, loss: Loss) -> float | None:
         """Decide on what is true at the commit, not on what was true when the wait began."""
@@ -111,7 +120,7 @@ class Scheduler:
             still_dead = frozenset(
                 n for n in loss.dead if (node := snapshot.nodes.get(n)) and not node.is_alive
             )
-            proposal = propose(snapshot, still_dead)
+            proposal = propose(snapshot, still_dead, self._clock.wall())
             return proposal.plan if proposal else None
 
         try:
@@ -149,11 +158,21 @@ class Scheduler:
         return loss
 
 
-def propose(snapshot: Snapshot, dead: frozenset[NodeName]) -> Proposal | None:
-    """The most urgent thing to be done: repair before rollout before pending before tidying."""
+def _sooner(one: float | None, other: float | None) -> float | None:
+    times = [time for time in (one, other) if time is not None]
+    return min(times, default=None)
+
+
+def propose(snapshot: Snapshot, dead: frozenset[NodeName], wall: float = 0.0) -> Proposal | None:
+    """The most urgent thing to be done, in this order; ``wall`` is the wall clock.
+
+    Repair, system jobs, drain, rollout, pending, tidying.
+    """
     if dead and (plan := plan_repair(snapshot, dead)):
         return Proposal(what="repair " + " ".join(sorted(dead)), plan=plan)
     for name, planner in (
+        ("system", plan_system),
+        ("drain", lambda snapshot: plan_drain(snapshot, wall)),
         ("rollout", plan_rollout),
         ("pending", plan_pending),
         ("tidy", plan_tidy),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NewType, Self
 
-from ozymandias.model.job import Job, Protocol, VolumeKind
+from ozymandias.model.job import Job, NetworkMode, Protocol, VolumeKind
 
 NodeName = NewType("NodeName", str)
 
@@ -51,11 +51,13 @@ class Demand:
     @classmethod
     def of(cls, job: Job) -> Self:
         volumes = [v for c in job.containers for v in c.volumes if v.kind is VolumeKind.LOCAL]
+        # On the machine's own network every port that is listened on is one of the machine's.
+        is_host = job.network is NetworkMode.HOST
         ports = {
-            HostPort(port=p.host, protocol=p.protocol)
+            HostPort(port=port, protocol=p.protocol)
             for c in job.containers
             for p in c.ports
-            if p.host is not None
+            if (port := p.container if is_host else p.host) is not None
         }
         return cls(
             memory_bytes=sum(c.memory_bytes for c in job.containers),
@@ -106,6 +108,7 @@ class Ledger:
     set_labels: dict[str, str] = field(default_factory=dict)  # by the operator; these win
     is_cordoned: bool = False  # takes no new work
     drain: Drain | None = None  # its work leaves; implies cordoned
+    allows_host_network: bool = False  # pods of system jobs may have the machine's own network
     held: Totals = Totals()
     promised: Totals = Totals()
     commit: str = ""  # id of the transaction that wrote this

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobVersion
-from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.node import Demand, Drain, NodeName
 from ozymandias.model.pod import Pod, PodId
 
 
@@ -47,6 +47,16 @@ class JobChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChange:
+    """What an operator sets in a node's ledger: these three as they shall be."""
+
+    node: NodeName
+    is_cordoned: bool
+    drain: Drain | None
+    set_labels: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
     """An instance that is wanted and could not be placed, and why."""
 
@@ -63,12 +73,13 @@ class Plan:
     edits: tuple[Edit, ...] = ()
     job: JobChange | None = None
     pending: tuple[Pending, ...] = ()
+    nodes: tuple[NodeChange, ...] = ()
     # Nodes declared dead: compared to be absent; their statuses and names are deleted.
     dead: frozenset[NodeName] = frozenset()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.edits or self.job or self.dead)
+        return not (self.edits or self.job or self.nodes or self.dead)
 
 
 class ActionKind(StrEnum):

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+RESERVE_BYTES_MIN = 512 * 2**20
+RESERVE_PERCENT = 5
 MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 
@@ -46,6 +48,11 @@ def read_host(state_dir: Path, machine_id: str = "") -> Host:
         machine_id=machine_id or read_machine_id(),
         load=os.getloadavg()[0],
     )
+
+
+def usual_reserve(total_bytes: int) -> int:
+    """What a host of this size keeps for itself: its own daemons, the kernel, a person's shell."""
+    return max(RESERVE_BYTES_MIN, total_bytes * RESERVE_PERCENT // 100)
 
 
 def read_machine_id() -> str:

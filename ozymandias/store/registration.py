@@ -32,6 +32,7 @@ class Offer:
     reserve: Resources
     labels: Mapping[str, str]
     found: tuple[PodId, ...]  # every pod that is really there
+    allows_host_network: bool = False
 
 
 async def ensure_format(store: Store, cluster: str) -> codec.Format:
@@ -93,7 +94,11 @@ async def renew_offer(
     if node is None:
         return snapshot.revision  # a ledger that can't be read is not ours to overwrite
     ledger = replace(
-        node.ledger, capacity=offer.capacity, reserve=offer.reserve, labels=dict(offer.labels)
+        node.ledger,
+        capacity=offer.capacity,
+        reserve=offer.reserve,
+        labels=dict(offer.labels),
+        allows_host_network=offer.allows_host_network,
     )
     if ledger == node.ledger:
         return snapshot.revision
@@ -135,7 +140,11 @@ def prepare_registration(
         capacity=offer.capacity,
         reserve=offer.reserve,
         labels=dict(offer.labels),
+        allows_host_network=offer.allows_host_network,
+        # What an operator has set stays set, whatever becomes of the machine.
+        set_labels=dict(node.ledger.set_labels) if node else {},
         is_cordoned=node.ledger.is_cordoned if node else False,
+        drain=node.ledger.drain if node else None,
         held=held,
         promised=promised,
         commit=commit,

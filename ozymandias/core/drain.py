@@ -1,0 +1,347 @@
+"""Emptying a node: its instances start elsewhere, get healthy, and only then stop where they were.
+
+`plan_drain` is the next step of every drain that a ledger asks for, done by whichever peer comes
+first. A job has a few more instances than wanted meanwhile; never fewer healthy ones. Those that
+must never run twice (`on_partition: stop`) stop first and wait on their new node instead, if
+`min_available` bears it. What is being replaced anyway, a rollout takes away; volumes that are kept
+stay, and so does their instance. Past the deadline, which is the operator's own word, whatever is
+left is stopped and becomes pending, as far as `min_available` allows.
+
+`foresee_drain` tells beforehand what would move where, and what could not.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ozymandias.core.buckets import (
+    Buckets,
+    assignments_by_job,
+    free_slots,
+    is_system,
+    per_node,
+    sort_job,
+)
+from ozymandias.core.edits import new_instance, stop
+from ozymandias.core.fitting import describe, needs, shortfall
+from ozymandias.core.placement import NOW, NOW_OR_SOON, Ask, Placement, Room, Rooms, place, rooms_of
+from ozymandias.model.instance import Assigned, SlotState, instances_of
+from ozymandias.model.job import Job, JobHead, JobKey, OnPartition
+from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.plan import Edit, Plan
+from ozymandias.model.snapshot import Snapshot
+
+AT_ONCE_MAX = 4  # instances of one job that are started elsewhere at the same time
+
+WAITS = (SlotState.WAITING,)
+
+
+def plan_drain(snapshot: Snapshot, now: float) -> Plan | None:
+    """The next step of every drain under way; ``now`` is the wall clock."""
+    drained = drained_nodes(snapshot)
+    keys = _jobs_on(snapshot, drained)
+    if not keys:
+        return None
+    late = frozenset(name for name in drained if _is_late(snapshot, name, now))
+    rooms = rooms_of(snapshot)
+    assignments = assignments_by_job(snapshot, keys)
+    edits: list[Edit] = []
+    for key in _by_priority(snapshot, keys):
+        record = snapshot.jobs[key]
+        assert record.current is not None
+        moving = Moving(
+            head=record.head,
+            job=record.current.job,
+            buckets=sort_job(snapshot, key, assignments[key]),
+            drained=drained,
+            late=late,
+            rooms=rooms,
+        )
+        edits += moving.steps()
+    if not edits:
+        return None
+    nodes = ", ".join(sorted(drained))
+    return Plan(reason=f"drain of {nodes}", edits=tuple(edits))
+
+
+def drained_nodes(snapshot: Snapshot) -> frozenset[NodeName]:
+    """Those that are to become empty and are there; what a lost one had, repair moves."""
+    return frozenset(n for n, node in snapshot.nodes.items() if node.ledger.drain and node.is_alive)
+
+
+def jobs_on_drained(snapshot: Snapshot) -> frozenset[JobKey]:
+    """The jobs that a drain is moving."""
+    return _jobs_on(snapshot, drained_nodes(snapshot))
+
+
+def _jobs_on(snapshot: Snapshot, nodes: frozenset[NodeName]) -> frozenset[JobKey]:
+    """Jobs that live there, can be read, and are neither going nor bound to their nodes."""
+    if not nodes:
+        return frozenset()
+    return frozenset(
+        key
+        for (name, key), assignment in snapshot.assignments.items()
+        if name in nodes
+        and (record := snapshot.jobs.get(key)) is not None
+        and record.current is not None
+        and not record.head.deleting
+        and not is_system(record)
+        and any(group.state is not SlotState.STOPPING for group in assignment.groups)
+    )
+
+
+def _by_priority(snapshot: Snapshot, keys: Iterable[JobKey]) -> list[JobKey]:
+    def rank(key: JobKey) -> tuple[int, JobKey]:
+        current = snapshot.jobs[key].current
+        return (-current.job.priority if current else 0), key
+
+    return sorted(keys, key=rank)
+
+
+def _is_late(snapshot: Snapshot, name: NodeName, now: float) -> bool:
+    drain = snapshot.nodes[name].ledger.drain
+    return drain is not None and 0 < drain.deadline <= now
+
+
+def next_deadline(snapshot: Snapshot, now: float) -> float | None:
+    """When the next drain that is not done reaches its deadline; wall clock."""
+    times = [
+        drain.deadline
+        for name, node in snapshot.nodes.items()
+        if (drain := node.ledger.drain) and drain.deadline > now and node.is_alive
+    ]
+    return min(times, default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Moving:
+    """A job with instances on nodes that are drained."""
+
+    head: JobHead
+    job: Job
+    buckets: Buckets
+    drained: frozenset[NodeName]
+    late: frozenset[NodeName]  # of these the deadline is past
+    rooms: Rooms
+
+    def steps(self) -> list[Edit]:
+        buckets = self.buckets
+        if buckets.outdated or keeps_volumes(self.job):
+            edits: list[Edit] = []  # a rollout takes them away; or they stay where their data is
+        elif self.job.on_partition is OnPartition.STOP:
+            edits = self._stop_first()
+        else:
+            edits = [*self._stop_replaced(), *self._start_elsewhere()]
+        leaving = {(e.node, e.slot) for e in edits if e.before is not None}
+        return [*edits, *self._stop_late(leaving)]
+
+    def _here(self, bucket: Iterable[Assigned]) -> list[Assigned]:
+        return [a for a in bucket if a.node in self.drained]
+
+    @property
+    def _surplus(self) -> int:
+        return len(self.buckets.live) - self.head.wanted
+
+    @property
+    def _floor(self) -> int:
+        return min(self.job.min_available, self.head.wanted)
+
+    @property
+    def _healthy(self) -> int:
+        return len(self.buckets.ready) + len(self.buckets.serving)
+
+    def _stop_replaced(self) -> list[Edit]:
+        """As many as there are more than wanted, if enough others carry the traffic."""
+        idle = self._here((*self.buckets.waiting, *self.buckets.unready))[: max(0, self._surplus)]
+        spare = min(self._surplus - len(idle), self._healthy - self.head.wanted)
+        serving = self._here(self.buckets.ready)[: max(0, spare)]
+        gone = [stop(a, f"{a.node} is drained, and it serves nobody") for a in idle]
+        return gone + [
+            stop(a, f"{a.node} is drained, and enough others are healthy") for a in serving
+        ]
+
+    def _start_elsewhere(self) -> list[Edit]:
+        """A replacement for each that is to leave, a few at a time."""
+        leaving = len(self._here(self.buckets.live))
+        extra = max(0, self._surplus)  # started already, or stopping in this very step
+        count = min(leaving - extra, AT_ONCE_MAX - extra)
+        placed = place(self.rooms, self._ask(), count, self._elsewhere(), NOW)
+        slots, demand = free_slots(self.buckets.used_slots()), Demand.of(self.job)
+        names = ", ".join(sorted(self.drained))
+        why = f"{names} {'is' if len(self.drained) == 1 else 'are'} drained: "
+        return [new_instance(self.job.key, self.head, next(slots), demand, p, why) for p in placed]
+
+    def _stop_first(self) -> list[Edit]:
+        """One at a time: it stops here and waits there, in the same slot."""
+        buckets = self.buckets
+        if buckets.waiting or self._surplus > 0:
+            return []
+        for old in self._here((*buckets.unready, *buckets.ready)):
+            if old in buckets.ready and self._healthy - 1 < self._floor:
+                continue
+            for placed in place(self.rooms, self._ask(), 1, self._elsewhere(), WAITS):
+                why = f"{old.node} is drained, and it must never run twice: "
+                demand = Demand.of(self.job)
+                return [
+                    stop(old, f"{old.node} is drained; it moves to {placed.node}"),
+                    new_instance(self.job.key, self.head, old.slot, demand, placed, why),
+                ]
+        return []
+
+    def _stop_late(self, leaving: set[tuple[NodeName, int]]) -> Iterator[Edit]:
+        """The deadline is past: what is still there stops, and is placed where there is room."""
+        left = [a for a in self.buckets.live if a.node in self.late]
+        left = [a for a in left if (a.node, a.slot) not in leaving]
+        healthy = {*self.buckets.ready, *self.buckets.serving}
+        spare = self._healthy - self._floor
+        spare -= sum((a.node, a.slot) in leaving for a in healthy)
+        for assigned in left:
+            if assigned in healthy:
+                if spare <= 0:
+                    continue
+                spare -= 1
+            yield stop(assigned, f"{assigned.node} is drained, and the deadline is past")
+
+    def _ask(self) -> Ask:
+        return Ask(
+            job=self.job.key,
+            version=self.head.version,
+            demand=Demand.of(self.job),
+            rules=self.job.placement,
+            there=per_node(self.buckets.live),
+        )
+
+    def _elsewhere(self) -> Counter[NodeName]:
+        return per_node(a for a in self.buckets.live if a.node not in self.drained)
+
+
+def keeps_volumes(job: Job) -> bool:
+    return any(volume.keep for container in job.containers for volume in container.volumes)
+
+
+# Beforehand ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mover:
+    """An instance that would leave, and where to; ``to`` is "" for one that just ends."""
+
+    instance: str
+    job: JobKey
+    to: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocker:
+    """An instance that could not leave now, and why."""
+
+    instance: str
+    job: JobKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    movers: tuple[Mover, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
+
+
+def foresee_drain(snapshot: Snapshot, name: NodeName) -> Outlook:
+    """What a drain of this node would do with each instance on it, if all goes well."""
+    rooms = {n: room for n, room in rooms_of(snapshot).items() if n != name}
+    here = [
+        a
+        for (node, _), assignment in sorted(snapshot.assignments.items())
+        if node == name
+        for a in instances_of(assignment)
+        if a.state is not SlotState.STOPPING
+    ]
+    by_job: dict[JobKey, list[Assigned]] = {}
+    for assigned in here:
+        by_job.setdefault(assigned.job, []).append(assigned)
+    movers: list[Mover] = []
+    blockers: list[Blocker] = []
+    for key in _by_priority(snapshot, [k for k in by_job if k in snapshot.jobs]):
+        for found in _outlook(snapshot, key, by_job[key], rooms):
+            if isinstance(found, Mover):
+                movers.append(found)
+            else:
+                blockers.append(found)
+    return Outlook(movers=tuple(movers), blockers=tuple(blockers))
+
+
+def _outlook(
+    snapshot: Snapshot, key: JobKey, here: Sequence[Assigned], rooms: Rooms
+) -> Iterator[Mover | Blocker]:
+    record = snapshot.jobs[key]
+    if record.head.deleting:
+        return
+    if record.current is None:
+        reason = f"the record of version {record.head.version} can't be read"
+        yield from (Blocker(instance=str(a.instance), job=key, reason=reason) for a in here)
+        return
+    job = record.current.job
+    if is_system(record):
+        for a in here:
+            yield Mover(instance=str(a.instance), job=key, to="", reason="ends after all others")
+        return
+    buckets = sort_job(snapshot, key)
+    surplus = len(buckets.live) - record.head.wanted  # replacements that are started already
+    there = per_node(buckets.live)
+    healthy = len(buckets.ready) + len(buckets.serving)
+    for number, a in enumerate(here):
+        name = str(a.instance)
+        if number < surplus:
+            yield Mover(instance=name, job=key, to="", reason="ends when its replacement serves")
+        elif reason := _bound(job, a, buckets, healthy, record.head.wanted):
+            yield Blocker(instance=name, job=key, reason=reason)
+        elif placed := _target(job, record.head, rooms, there):
+            there[placed.node] += 1
+            yield Mover(instance=name, job=key, to=placed.node, reason=placed.reason)
+        else:
+            yield Blocker(instance=name, job=key, reason=_no_room(snapshot, job, a, rooms, there))
+
+
+def _bound(job: Job, assigned: Assigned, buckets: Buckets, healthy: int, wanted: int) -> str:
+    """What else than room holds an instance where it is."""
+    if keeps_volumes(job):
+        return f"its kept volumes are on {assigned.node}, and are not moved"
+    floor = min(job.min_available, wanted)
+    is_exclusive = job.on_partition is OnPartition.STOP
+    if is_exclusive and assigned in buckets.ready and healthy - 1 < floor:
+        return (
+            f"it has to stop first, and {job.key} needs {floor} healthy, of which it has {healthy}"
+        )
+    return ""
+
+
+def _target(job: Job, head: JobHead, rooms: Rooms, there: Counter[NodeName]) -> Placement | None:
+    ask = Ask(
+        job=job.key,
+        version=head.version,
+        demand=Demand.of(job),
+        rules=job.placement,
+        there=there,
+    )
+    return next(iter(place(rooms, ask, 1, there, NOW_OR_SOON)), None)
+
+
+def _no_room(
+    snapshot: Snapshot, job: Job, assigned: Assigned, rooms: Rooms, there: Counter[NodeName]
+) -> str:
+    demand = Demand.of(job)
+    lines = ", ".join(
+        describe(
+            shortfall(
+                node,
+                rooms.get(name) or Room.of(node),
+                demand,
+                rules=job.placement,
+                there=there[name],
+            )
+        )
+        for name, node in sorted(snapshot.nodes.items())
+        if name != assigned.node
+    )
+    return f"needs {needs(demand)}; " + (lines or "there is no other node")

@@ -1,0 +1,292 @@
+"""System jobs: one instance on every matching node, present and future.
+
+The nodes say how many there are to be, never the job's head. A node that joins, or gets a label,
+gets its instance before anything else is placed there; one that matches no more gives it up. A
+cordoned node keeps and gets its own: DNS and the network are needed by what still runs there. On a
+node that is drained they leave last. A lost node's instance is not moved: it belongs there.
+
+A change goes node by node, healthy before the next, always in place: the new instance waits in the
+slot of the old one until that is gone, so a node never has two of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ozymandias.core.buckets import (
+    Buckets,
+    assignments_by_job,
+    free_slots,
+    is_system,
+    sort_job,
+)
+from ozymandias.core.edits import new_instance, stop
+from ozymandias.core.fitting import describe, needs, shortfall
+from ozymandias.core.labels import spelled, unmet
+from ozymandias.core.placement import Placement, Room, Rooms
+from ozymandias.model.instance import Assigned, SlotState
+from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, NetworkMode
+from ozymandias.model.node import Demand, Node, NodeName
+from ozymandias.model.plan import Edit, Pending, Plan
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import format_size
+
+
+@dataclass(slots=True, kw_only=True)
+class Tending:
+    """One system job being looked after; rooms are shared with the others."""
+
+    snapshot: Snapshot
+    head: JobHead
+    job: Job
+    demand: Demand  # of one new instance
+    buckets: Buckets
+    rooms: Rooms
+    # The same as in the buckets, to be asked for one by one.
+    current: frozenset[Assigned]
+    ready: frozenset[Assigned]
+    serving: frozenset[Assigned]
+
+
+def tending_of(snapshot: Snapshot, record: JobRecord, buckets: Buckets, rooms: Rooms) -> Tending:
+    assert record.current is not None, "a job that can't be read is not known to be a system job"
+    return Tending(
+        snapshot=snapshot,
+        head=record.head,
+        job=record.current.job,
+        demand=Demand.of(record.current.job),
+        buckets=buckets,
+        rooms=rooms,
+        current=frozenset(buckets.current),
+        ready=frozenset(buckets.ready),
+        serving=frozenset(buckets.serving),
+    )
+
+
+def plan_system(snapshot: Snapshot) -> Plan | None:
+    """The next step of every system job: come, go, or be replaced."""
+    keys = _system_jobs(snapshot)
+    if not keys:
+        return None
+    rooms = rooms_for_system(snapshot)
+    assignments = assignments_by_job(snapshot, keys)
+    edits: list[Edit] = []
+    pending: list[Pending] = []
+    for key in keys:
+        record = snapshot.jobs[key]
+        buckets = sort_job(snapshot, key, assignments[key])
+        tending = tending_of(snapshot, record, buckets, rooms)
+        steps = tend(tending)
+        edits += steps
+        pending += pending_on(tending, frozenset(e.node for e in steps if e.before is None))
+    if not edits:
+        return None
+    names = ", ".join(sorted({str(edit.job) for edit in edits}))
+    return Plan(
+        reason=f"one on every matching node: {names}", edits=tuple(edits), pending=tuple(pending)
+    )
+
+
+def _system_jobs(snapshot: Snapshot) -> list[JobKey]:
+    found = [
+        (-record.current.job.priority, key)
+        for key, record in snapshot.jobs.items()
+        if record.current is not None and is_system(record) and not record.head.deleting
+    ]
+    return [key for _, key in sorted(found)]
+
+
+def rooms_for_system(snapshot: Snapshot) -> Rooms:
+    """A working copy of every node that can get an instance; cordoned ones are among them."""
+    return {
+        name: Room.of(node)
+        for name, node in sorted(snapshot.nodes.items())
+        if node.presence and not node.presence.degraded and not node.ledger.drain
+    }
+
+
+def wanted_of(snapshot: Snapshot, record: JobRecord) -> int:
+    """How many instances there are to be: the head's number, or that of the matching nodes."""
+    if record.current is None or not is_system(record) or record.head.deleting:
+        return record.head.wanted
+    job = record.current.job
+    return sum(1 for node in snapshot.nodes.values() if node.is_alive and not why_not(node, job))
+
+
+def why_not(node: Node, job: Job) -> str:
+    """Why a node is none of those that a system job is for; empty if it is one."""
+    if node.ledger.drain:
+        return "is being drained"
+    if rule := unmet(job.placement.require, node.ledger.all_labels):
+        return f"is without label {spelled(rule)}"
+    return ""
+
+
+def _is_allowed(node: Node, job: Job) -> bool:
+    return job.network is not NetworkMode.HOST or node.ledger.allows_host_network
+
+
+# One job ------------------------------------------------------------------------------------------
+
+
+def tend(tending: Tending) -> list[Edit]:
+    """This step's edits; changes the rooms."""
+    live: dict[NodeName, list[Assigned]] = {}
+    buckets = tending.buckets
+    for assigned in (*buckets.current, *buckets.outdated):
+        live.setdefault(assigned.node, []).append(assigned)
+    edits: list[Edit] = []
+    to_replace: list[list[Assigned]] = []
+    slots = free_slots(buckets.used_slots())
+    for name, node in sorted(tending.snapshot.nodes.items()):
+        here = live.get(name, [])
+        if not node.is_alive:
+            continue  # what is to be done about it, repair does
+        if reason := why_not(node, tending.job):
+            edits += _leave(tending, node, here, reason)
+        elif any(a in tending.current for a in here):
+            edits += _only_one(tending, here)
+        elif here:
+            to_replace.append(here)
+        elif placed := _place(tending, node):
+            why = f"one of {tending.job.key} on every matching node: "
+            demand = tending.demand
+            edits.append(
+                new_instance(tending.job.key, tending.head, next(slots), demand, placed, why)
+            )
+    return edits + _replace(tending, to_replace)
+
+
+def _leave(tending: Tending, node: Node, here: list[Assigned], reason: str) -> Iterator[Edit]:
+    """A node that is drained keeps them until the others have left."""
+    if node.ledger.drain and not only_system_left(tending.snapshot, node.name):
+        return
+    for assigned in here:
+        yield stop(assigned, f"{node.name} {reason}")
+
+
+def only_system_left(snapshot: Snapshot, name: NodeName) -> bool:
+    """Whether nothing is on a node, not even stopping, but instances of system jobs."""
+    for (node, key), assignment in snapshot.assignments.items():
+        if node == name:
+            record = snapshot.jobs.get(key)
+            if record is None or not _was_system(record, assignment.groups[0].version):
+                return False
+    return True
+
+
+def _was_system(record: JobRecord, version: int) -> bool:
+    known = record.versions.get(version, record.current)
+    return known is not None and known.job.kind is JobKind.SYSTEM
+
+
+def _only_one(tending: Tending, here: list[Assigned]) -> Iterator[Edit]:
+    """A node has one of them; what is left of older versions goes when the new one is healthy."""
+    current = [a for a in here if a in tending.current]
+    kept = min(current, key=lambda a: (a not in tending.ready, a.slot))
+    for extra in current:
+        if extra is not kept:
+            yield stop(extra, f"{extra.node} has another one of {extra.job}")
+    for old in here:
+        if old not in current and (kept in tending.ready or old not in tending.serving):
+            yield stop(old, f"replaced by version {tending.head.version}")
+
+
+def _place(tending: Tending, node: Node) -> Placement | None:
+    """At once if there is room, else as soon as what stops there is gone."""
+    room, demand = tending.rooms.get(node.name), tending.demand
+    if room is None or not _is_allowed(node, tending.job):
+        return None
+    if any(a.node == node.name for a in tending.buckets.stopping):
+        return None  # never two of them on a node, not even for a moment
+    for state in (SlotState.RUNNING, SlotState.WAITING):
+        if room.fits(demand, state):
+            free = f"{format_size(room.memory_left(state))} of memory free"
+            room.take(demand, state)
+            soon = " once what stops there is gone" if state is SlotState.WAITING else ""
+            reason = f"{node.name} has {free}{soon}"
+            return Placement(node=node.name, state=state, reason=reason, score=())
+    return None
+
+
+def _replace(tending: Tending, places: list[list[Assigned]]) -> list[Edit]:
+    """In place: those that serve nobody at once, of the others one, healthy before the next."""
+    buckets = tending.buckets
+    edits: list[Edit] = []
+    is_halfway = bool(buckets.unready or buckets.waiting)
+    healthy = len(buckets.ready) + len(buckets.serving)
+    for here in sorted(places, key=lambda found: any(a in tending.serving for a in found)):
+        old = min(here, key=lambda a: (a not in tending.serving, a.slot))
+        is_serving = old in tending.serving
+        if is_serving and (is_halfway or healthy <= tending.job.min_available):
+            continue
+        steps = _replace_one(tending, old)
+        edits += steps
+        if steps:
+            is_halfway = True
+            healthy -= is_serving
+    return edits
+
+
+def _replace_one(tending: Tending, old: Assigned) -> list[Edit]:
+    room, demand = tending.rooms.get(old.node), tending.demand
+    node = tending.snapshot.nodes[old.node]
+    if room is None or not _is_allowed(node, tending.job):
+        return []
+    room.give(old.demand, SlotState.WAITING)
+    if not room.fits(demand, SlotState.WAITING):
+        room.take(old.demand, SlotState.WAITING)  # it is not stopped after all
+        return []
+    room.take(demand, SlotState.WAITING)
+    version = f"version {tending.head.version}"
+    placed = Placement(
+        node=old.node,
+        state=SlotState.WAITING,
+        reason=f"waits on {old.node} for {old.instance} of version {old.version} to stop",
+        score=(),
+    )
+    return [
+        stop(old, f"replaced by {version} in its place"),
+        new_instance(tending.job.key, tending.head, old.slot, demand, placed),
+    ]
+
+
+# What is missing ----------------------------------------------------------------------------------
+
+
+def pending_system(snapshot: Snapshot) -> Iterator[Pending]:
+    """Every system job that is missing on a matching node, with the reason on each."""
+    keys = _system_jobs(snapshot)
+    if not keys:
+        return
+    rooms, assignments = rooms_for_system(snapshot), assignments_by_job(snapshot, keys)
+    for key in keys:
+        record = snapshot.jobs[key]
+        buckets = sort_job(snapshot, key, assignments[key])
+        tending = tending_of(snapshot, record, buckets, rooms)
+        yield from pending_on(tending)
+
+
+def pending_on(tending: Tending, placed: frozenset[NodeName] = frozenset()) -> Iterator[Pending]:
+    """One entry for all nodes of a job that lack it; not those where it is being placed."""
+    there = {a.node for a in tending.buckets.live} | placed
+    lacking = [
+        node
+        for name, node in sorted(tending.snapshot.nodes.items())
+        if node.is_alive and name not in there and not why_not(node, tending.job)
+    ]
+    if lacking:
+        reasons = "; ".join(_why_missing(tending, node) for node in lacking)
+        yield Pending(job=tending.job.key, count=len(lacking), reason=reasons)
+
+
+def _why_missing(tending: Tending, node: Node) -> str:
+    if not _is_allowed(node, tending.job):
+        return f"{node.name} does not allow pods on its own network ([node] allow_host_network)"
+    if any(a.node == node.name for a in tending.buckets.stopping):
+        return f"{node.name} is still stopping the one before"
+    open_node = replace(node, ledger=replace(node.ledger, is_cordoned=False))
+    room, demand = tending.rooms.get(node.name) or Room.of(node), tending.demand
+    if node.is_alive and room.fits(demand, SlotState.WAITING) and node.name in tending.rooms:
+        return f"there is room on {node.name}; it is placed in a moment"
+    short = shortfall(open_node, room, demand, state=SlotState.WAITING)
+    return f"needs {needs(demand)}; {describe(short)}"
