@@ -1,12 +1,14 @@
 """`ozy install`: a host made a node, seen step by step. The work is done by cluster/install.py."""
 
+import os
 import sys
 from pathlib import Path
 
 import click
 
+from ozymandias.cli import context as contexts
 from ozymandias.cli.options import output_option, settings
-from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, show
+from ozymandias.cli.render import BOLD, GREEN, RED, YELLOW, clean, paint, show
 from ozymandias.cluster import install as installing
 from ozymandias.cluster import units
 
@@ -30,8 +32,9 @@ from ozymandias.cluster import units
 def install(dry_run: bool, remove: bool, start: bool, root: Path, prefix: Path | None) -> int:
     """Make this host a node: units, settings, a token.
 
-    Prints each step. What is there is left as it is: again, it changes nothing. Settings, token
-    and state are never overwritten and never removed.
+    Prints each step. What is there is left as it is: again, it changes nothing. Settings, tokens
+    and state are never overwritten and never removed. The host keeps the hash of the new token; the
+    token itself goes into your contexts and is printed once.
 
     \b
     Examples:
@@ -54,6 +57,8 @@ def install(dry_run: bool, remove: bool, start: bool, root: Path, prefix: Path |
             print(f"{paint(f'{done.outcome:<9}', colour)} {done.what}{detail}", flush=True)
     if not is_table:
         show([done.document() for done in report], lambda _: None)
+    if token := next((done.secret for done in report if done.secret), ""):
+        hand_over(token)
     if report[-1].outcome == "failed":
         return 1
     if is_table and not remove:
@@ -63,3 +68,15 @@ def install(dry_run: bool, remove: bool, start: bool, root: Path, prefix: Path |
         print(f"Next: edit {settings_file}, then `systemctl start {' '.join(units.SERVICES)}`;")
         print(f"`ozy doctor --config {settings_file}` tells what is missing.")
     return 0
+
+
+def hand_over(token: str) -> None:
+    """The new token, to the file of contexts and to the terminal; nobody can ask for it again."""
+    is_table = settings().output == "table"
+    if is_table:  # first: the file of contexts may be one that can't be written
+        print(f"The token of this host, shown once: {paint(token, BOLD)}", flush=True)
+    name = os.uname().nodename
+    context = contexts.Context(name=name, endpoints=(contexts.DEFAULT_ENDPOINT,), token=token)
+    contexts.put(context, make_current=not contexts.read()[0])
+    if is_table:
+        print(f"It is in {contexts.context_file()}, too, as context {name}.")

@@ -4,29 +4,30 @@
 missing and says so, or only says so. Doing it again changes nothing. Settings, token and state are
 never overwritten and never removed: they are the host's, not ours.
 
+Of a new API token the host keeps the hash; the token itself is handed to whoever installs, once.
+
 With another root directory (an image, a package, a test) files are written there and nothing of
 the running host is touched.
 """
 
 import grp
 import os
-import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ozymandias.cluster import units
 from ozymandias.problems import LOCAL_CLUSTER, ProblemError
 from ozymandias.runtime import containers_conf
+from ozymandias.store.tokens import hashed, make_token
 
 GROUP = "ozymandias"
 SETTINGS = Path("etc/ozymandias")
 STATE = Path("var/lib/ozymandias")
 COMMAND_SECONDS_MAX = 60.0
-TOKEN_BYTES = 24
 # A stock Debian 12 or later: what an image or a package is made for.
 STOCK = containers_conf.HostFacts(
     cgroups="v2",
@@ -54,6 +55,7 @@ class File:
     mode: int = 0o644
     group: str = ""
     only_if_absent: bool = False
+    secret: str = field(default="", repr=False)  # what the text is a hash of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class Done:
     what: str
     outcome: Outcome
     detail: str = ""
+    secret: str = field(default="", repr=False)  # of a file that was written: known here only
 
     def document(self) -> dict[str, Any]:
         return {"what": self.what, "outcome": self.outcome, "detail": self.detail}
@@ -117,8 +120,14 @@ def plan(target: Target) -> Iterator[Step]:
         only_if_absent=True,
     )
     if target.is_this_host:  # a token that came with an image would be known to many
-        token = secrets.token_urlsafe(TOKEN_BYTES) + "\n"
-        yield File(path=SETTINGS / "token", text=token, mode=0o600, only_if_absent=True)
+        token = make_token()
+        yield File(
+            path=SETTINGS / "tokens",
+            text=f"{hashed(token)}\n",
+            mode=0o600,
+            only_if_absent=True,
+            secret=token,
+        )
     yield File(
         path=SETTINGS / "containers.conf",
         text=containers_conf.render(containers_conf.decide(facts)),
@@ -221,7 +230,8 @@ def _write(step: File, root: Path, dry_run: bool) -> Done:
             stream.write(step.text)
         _own(draft, step.mode, step.group, root)
         draft.replace(path)
-    return Done(what=str(path), outcome="would" if dry_run else "done", detail="written")
+        return Done(what=str(path), outcome="done", detail="written", secret=step.secret)
+    return Done(what=str(path), outcome="would", detail="written")
 
 
 def _own(path: Path, mode: int, group: str, root: Path) -> None:

@@ -86,7 +86,7 @@ def test_secrets_are_not_for_everybody(tree: Path) -> None:
     assert (tree / "etc/ozymandias").stat().st_mode & 0o777 == 0o750
     assert (tree / "etc/ozymandias/ozymandias.toml").stat().st_mode & 0o777 == 0o640
     assert (tree / "var/lib/ozymandias").stat().st_mode & 0o777 == 0o700
-    assert not (tree / "etc/ozymandias/token").exists()
+    assert not (tree / "etc/ozymandias/tokens").exists()
 
 
 def test_the_settings_are_good_as_they_are(tree: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_settings_are_good_as_they_are(tree: Path) -> None:
     found = config.load(tree / "etc/ozymandias/ozymandias.toml", {})
     subnet = found.podman.subnet.rpartition(".")[0]
     assert found.dns.listen == f"{subnet}.1:53"
-    assert found.api.token_file == "/etc/ozymandias/token"
+    assert found.api.token_file == "/etc/ozymandias/tokens"
 
 
 def test_refusal_without_root(tmp_path: Path) -> None:

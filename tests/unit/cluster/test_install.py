@@ -9,6 +9,7 @@ from ozymandias.cluster import install, units
 from ozymandias.cluster.install import Command, File, Target
 from ozymandias.runtime import containers_conf
 from ozymandias.runtime.containers_conf import HostFacts
+from ozymandias.store.tokens import hashed, parse_tokens
 
 
 def stock(*runtimes: str) -> HostFacts:
@@ -43,7 +44,7 @@ def test_an_image_is_made_for_a_stock_host() -> None:
     steps = list(install.plan(target))
     files = {step.path: step for step in steps if isinstance(step, File)}
     assert 'runtime = "crun"' in files[install.SETTINGS / "containers.conf"].text
-    assert install.SETTINGS / "token" not in files
+    assert install.SETTINGS / "tokens" not in files
     assert not any(isinstance(step, Command) for step in steps)
 
 
@@ -54,13 +55,28 @@ def test_this_host_gets_a_token_and_a_group() -> None:
         step.text: step
         for _ in range(2)
         for step in install.plan(target)
-        if isinstance(step, File) and step.path.name == "token"
+        if isinstance(step, File) and step.path.name == "tokens"
     }
     assert len(tokens) == 2
     assert all(step.only_if_absent and step.mode == 0o600 for step in tokens.values())
     first = next(iter(install.plan(target)))
     assert isinstance(first, Command)
     assert first.words == ("groupadd", "--system", "--force", "ozymandias")
+
+
+def test_of_a_token_the_host_keeps_the_hash(tmp_path: Path) -> None:
+    """The token is told to who installs, when it is made and never again."""
+    steps = [s for s in install.plan(Target(bin_dir=tmp_path)) if isinstance(s, File) and s.secret]
+    (done,) = install.carry_out(steps, tmp_path)
+    written = tmp_path / install.SETTINGS / "tokens"
+    assert done.secret and done.secret not in written.read_text() + repr(steps) + repr(done)
+    assert done.secret not in str(done.document())
+    (known,) = parse_tokens(written.read_text())
+    assert known == hashed(done.secret)
+    assert written.stat().st_mode & 0o777 == 0o600
+    for dry_run in (True, False):
+        (again,) = install.carry_out(steps, tmp_path, dry_run=dry_run)
+        assert (again.outcome, again.secret) == ("kept", "")
 
 
 def test_what_is_installed_is_what_is_removed() -> None:
