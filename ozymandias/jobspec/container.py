@@ -42,6 +42,7 @@ ENVIRONMENT = Pairs(
     r"[A-Za-z_][A-Za-z0-9_]*",
     "letters, digits and _, not beginning with a digit,",
     RESERVED_VARIABLES,
+    refuses_variables=True,
 )
 LABELS = Pairs(
     "label",

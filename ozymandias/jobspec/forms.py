@@ -24,7 +24,7 @@ from ozymandias.jobspec.checks import (
 )
 from ozymandias.jobspec.loader import Mapping, Node, Scalar, Sequence
 from ozymandias.jobspec.records import Field, Given, ListOf, Marked, Record
-from ozymandias.jobspec.report import Place, Wrong, did_you_mean, quoted
+from ozymandias.jobspec.report import Mark, Place, Wrong, did_you_mean, quoted
 from ozymandias.model.job import Condition, Dependency, Port, Protocol, RestartMode, RestartPolicy
 from ozymandias.model.job import Tmpfs as TmpfsMount
 
@@ -121,6 +121,10 @@ class Argument:
 _ARGUMENT = Argument()
 
 
+# ${NAME}, ${NAME:-default}; not $${NAME}, which stands for the text itself.
+_VARIABLE = re.compile(r"(?<!\$)\$\{[A-Za-z_][A-Za-z0-9_]*[^}]{0,30}\}?")
+
+
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """Names and texts: a mapping, a list of NAME=VALUE, or a list of {name, value}."""
@@ -130,6 +134,7 @@ class Pairs:
     key_pattern: str
     key_expects: str
     reserved: Table[str, str] = field(default_factory=dict)  # pattern of a name -> why not
+    refuses_variables: bool = False  # in values, where somebody would expect them replaced
 
     @property
     def expects(self) -> str:
@@ -148,12 +153,23 @@ class Pairs:
             )
             if problem:
                 place.wrong(key_node.mark, problem)
-            elif isinstance(value, str):
-                pairs[name] = value
-            else:
-                text = attempt(_PAIR_VALUE, value, place)
-                pairs[name] = text if is_right(text) else ""
+                continue
+            text = value if isinstance(value, str) else attempt(_PAIR_VALUE, value, place)
+            mark = key_node.mark if isinstance(value, str) else value.mark
+            pairs[name] = self._literal(text, mark, place) if is_right(text) else ""
         return tuple(pairs.items())
+
+    def _literal(self, text: str, mark: Mark, place: Place) -> str:
+        """The text, unless a variable in it would have to be replaced by something."""
+        if not self.refuses_variables or "${" not in text:
+            return text
+        if found := _VARIABLE.search(text):
+            place.wrong(
+                mark,
+                f"{quoted(found[0])} would stay as it is: variables are not replaced",
+                f"write its value, or for the text itself {quoted('$' + found[0])}",
+            )
+        return text.replace("$${", "${")
 
     def _pairs(self, node: Node, at: Place) -> Iterator[tuple[str, Node, Node | str, Place]]:
         if isinstance(node, Mapping):

@@ -153,6 +153,15 @@ def test_environment(lines: str, container: Read) -> None:
     assert container(lines).environment == (("A", "b"), ("N", "1.10"), ("T", "True"), ("E", ""))
 
 
+def test_what_looks_like_a_variable(container: Read) -> None:
+    """`$${NAME}` is the text `${NAME}`; other dollars are nothing special, nor are commands."""
+    found = container(
+        'environment: {A: "$${HOME}/x", B: $HOME, C: "a$$b${1}"}\ncommand: "echo ${A}"'
+    )
+    assert found.environment == (("A", "${HOME}/x"), ("B", "$HOME"), ("C", "a$$b${1}"))
+    assert found.command == ("echo", "${A}")
+
+
 @pytest.mark.parametrize(
     ("lines", "port"),
     [
