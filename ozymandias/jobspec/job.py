@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Mapping as Table
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +17,23 @@ from ozymandias.jobspec.checks import (
     expected,
     text_of,
 )
-from ozymandias.jobspec.container import CONTAINER, LABELS
+from ozymandias.jobspec.container import CONTAINER, LABELS, Draft
 from ozymandias.jobspec.loader import Node
 from ozymandias.jobspec.parts import UrlPath
+from ozymandias.jobspec.placement import PLACEMENT, Priority
 from ozymandias.jobspec.records import Field, Given, ListOf, MapOf, Marked, Record
 from ozymandias.jobspec.report import Place, Wrong, quoted
 from ozymandias.jobspec.rules import check_across
-from ozymandias.jobspec.words import OTHER_JOB_WORDS, UNBUILT_JOB_FIELDS
+from ozymandias.jobspec.words import OTHER_JOB_WORDS, PRIORITY_CLASSES, UNBUILT_JOB_FIELDS
 from ozymandias.model.job import (
     DEFAULT_NAMESPACE,
     IngressRule,
     Job,
+    JobKind,
     JobName,
     Namespace,
+    NetworkMode,
+    PlacementRules,
 )
 
 INSTANCES_MAX = 10_000
@@ -117,18 +122,60 @@ def _build_job(given: Given) -> Any:
     rules: tuple[Marked[IngressRule], ...] | None = given.get("ingress")
     known = given.entries.get("containers")
     ingress = check_across(drafts, rules, names=_names(known.value) if known else frozenset())
+    _check_kind(given)
+    _check_network(given, drafts)
     if given.at.report.count:
         return WRONG
+    kind = given.get("type", JobKind.SERVICE)
     return Job(
         name=JobName(given.values["name"]),
         namespace=Namespace(given.get("namespace", DEFAULT_NAMESPACE)),
-        instances=given.get("numInstances", 1),
+        instances=0 if kind is JobKind.SYSTEM else given.get("numInstances", 1),
+        kind=kind,
+        network=given.get("network", NetworkMode.POD),
+        priority=given.get("priority", 0),
+        min_available=given.get("min_available", 0),
+        placement=given.get("placement", PlacementRules()),
         containers=tuple(
             dataclasses.replace(draft.container, name=name) for name, draft in drafts.items()
         ),
         ingress=ingress,
         labels=given.get("labels", ()),
     )
+
+
+def _check_kind(given: Given) -> None:
+    """What the type of a job and its numbers have to do with each other."""
+    rules: PlacementRules = given.get("placement", PlacementRules())
+    if given.get("type") is JobKind.SYSTEM:
+        if given.has("numInstances"):
+            given.wrong("numInstances", "a system job runs once on every node", "leave it out")
+        if rules.prefer or rules.max_per_node:
+            given.wrong(
+                "placement",
+                "a system job runs once on every matching node",
+                'only "require" makes sense for it',
+            )
+        return
+    wanted, least = given.get("numInstances", 1), given.get("min_available", 0)
+    if least > wanted and not given.is_wrong("numInstances"):
+        given.wrong("min_available", f"{least} of {wanted} instances can't be available")
+
+
+def _check_network(given: Given, drafts: Table[str, Draft]) -> None:
+    """On the machine's own network a port is what the process listens on, and nothing else."""
+    if given.get("network") is not NetworkMode.HOST:
+        return
+    if given.get("type") is not JobKind.SYSTEM:
+        given.wrong("network", "only system jobs may have the host's network", "type: system")
+    for draft in drafts.values():
+        for marked in draft.ports:
+            port = marked.value
+            if port.pod != port.container or port.host not in (None, port.container):
+                marked.wrong(
+                    f"on the host's network port {port.container} can't be reached as another one",
+                    f'write "{port.container}"',
+                )
 
 
 def _names(node: Any) -> frozenset[str]:
@@ -161,11 +208,38 @@ JOB = Record(
         Field(
             name="type",
             check=Choice(
-                {"service": "service"},
-                unbuilt={"system": "one instance on every node", "batch": "work that ends"},
+                {"service": JobKind.SERVICE, "system": JobKind.SYSTEM},
+                unbuilt={"batch": "work that ends"},
             ),
             default="service",
-            doc="What kind of work it is; service: it runs until it is stopped.",
+            doc="What kind of work it is; service: so many instances, wherever there is room;"
+            " system: one on every node that `placement` allows, present and future.",
+        ),
+        Field(
+            name="priority",
+            check=Priority(),
+            default="0",
+            doc="Of jobs that wait for room the highest comes first. Classes: "
+            + ", ".join(f"{name} ({number})" for name, number in PRIORITY_CLASSES.items())
+            + ".",
+        ),
+        Field(
+            name="min_available",
+            check=Integer(0, INSTANCES_MAX),
+            default="0",
+            doc="Drains and changes never leave fewer healthy instances than this.",
+        ),
+        Field(
+            name="placement",
+            check=PLACEMENT,
+            doc="Which nodes may run it, and which it likes best.",
+        ),
+        Field(
+            name="network",
+            check=Choice({"pod": NetworkMode.POD, "host": NetworkMode.HOST}),
+            default="pod",
+            doc="pod: an address of its own; host: the machine's, for system jobs, on nodes that"
+            " allow it.",
         ),
         Field(
             name="containers",

@@ -12,6 +12,7 @@ from ozymandias.jobspec.container import CONTAINER
 from ozymandias.jobspec.forms import PORT_RECORD
 from ozymandias.jobspec.job import INGRESS, JOB
 from ozymandias.jobspec.parts import HEALTHCHECK, VOLUME
+from ozymandias.jobspec.placement import PLACEMENT
 from ozymandias.jobspec.records import Field, Record
 
 RECORDS = {
@@ -21,6 +22,7 @@ RECORDS = {
     "healthcheck": HEALTHCHECK,
     "volume": VOLUME,
     "ingress": INGRESS,
+    "placement": PLACEMENT,
 }
 _BLOCK = re.compile(r"(<!-- fields: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

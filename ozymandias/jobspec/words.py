@@ -23,14 +23,19 @@ RESERVED_LABELS = {
     r"(io\.)?(ozymandias|ozy)([./-].*)?": "belongs to Ozymandias itself",
 }
 
+PRIORITY_CLASSES = {
+    "platform-critical": 10_000,
+    "platform-infrastructure": 9_000,
+    "platform-observability": 8_000,
+    "platform-security": 7_000,
+    "platform-cicd": 6_000,
+    "platform-low": 5_000,
+}
+
 # Fields of the format that are not built yet: refused as such, never ignored. -> what they are.
 UNBUILT_JOB_FIELDS = {
-    "priority": "which jobs go first",
-    "min_available": "how many instances must stay up",
-    "network": "the pod's own or the host's network",
     "pre_deploy": "a task before each deployment",
     "schedule": "running a job at given times",
-    "placement": "choosing nodes",
     "update": "how a rollout proceeds",
     "autoscale": "changing the number of instances by load",
     "sidecar": "a proxy beside each instance",

@@ -7,6 +7,10 @@ from ozymandias.model.job import Job, NetworkMode, Protocol, VolumeKind
 
 NodeName = NewType("NodeName", str)
 
+# Labels of nodes, in settings, job files and requests.
+LABEL_NAME = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?"
+LABEL_VALUE = r"[A-Za-z0-9+-]([A-Za-z0-9._:/+-]{0,62})?"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class HostPort:

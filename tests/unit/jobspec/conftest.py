@@ -11,7 +11,7 @@ from ozymandias.jobspec.parse import parse
 from ozymandias.jobspec.report import Report
 from ozymandias.model.job import Container
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "jobspecs").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "jobspecs").rglob("*.yaml"))
 
 
 def plain(node: Node) -> Any:

@@ -20,7 +20,11 @@ from ozymandias.model.job import (
     HealthKind,
     IngressRule,
     Job,
+    JobKind,
     JobVersion,
+    LabelRule,
+    LabelTest,
+    NetworkMode,
     Port,
     Protocol,
     PullPolicy,
@@ -30,6 +34,7 @@ from ozymandias.model.job import (
     Volume,
     VolumeKind,
 )
+from ozymandias.model.node import Demand
 from ozymandias.problems import ProblemError
 from ozymandias.store.codec import decode, encode
 
@@ -360,3 +365,40 @@ def test_speed() -> None:
     text = f"name: web\ncontainers:\n  a:\n    image: x\n    environment:\n{variables}{more}"
     data = text.encode().ljust(64 * 2**10, b"#")
     assert best_seconds(data) < 0.1
+
+
+def test_rules_on_labels_are_read_short_and_in_full() -> None:
+    """Both spellings of a rule give the same; preferences have a weight."""
+    short = ["role == infra", "role=infra", "zone in [a, b]", "zone in (a,b)", "gpu exists"]
+    short += ["cores > 4", "role != infra"]
+    text = (
+        "name: web\nplacement:\n  require:\n"
+        + "".join(f"    - {rule}\n" for rule in short)
+        + "    - {label: zone, test: in, values: [a, b]}\n    - {label: role, value: infra}\n"
+        + "  prefer: [disk == ssd, {label: zone, value: a, weight: 7}]\n  max_per_node: 2\n"
+        + "containers: {app: {image: nginx}}\n"
+    )
+    rules = parse(text.encode()).placement
+    role = LabelRule(label="role", values=("infra",))
+    zone = LabelRule(label="zone", test=LabelTest.IN, values=("a", "b"))
+    assert rules.require == (
+        *(role, role, zone, zone),
+        LabelRule(label="gpu", test=LabelTest.EXISTS),
+        LabelRule(label="cores", test=LabelTest.MORE, values=("4",)),
+        LabelRule(label="role", test=LabelTest.UNEQUAL, values=("infra",)),
+        *(zone, role),
+    )
+    assert [rule.weight for rule in rules.prefer] == [1, 7]
+    assert rules.max_per_node == 2
+
+
+def test_a_system_job_has_no_number_of_instances_and_may_have_the_host_network() -> None:
+    """Its ports are then the host's, and it is placed by rules alone."""
+    text = (
+        b"name: dns\ntype: system\nnetwork: host\npriority: platform-critical\nmin_available: 1\n"
+        b"containers: {app: {image: coredns, ports: ['53/udp']}}\n"
+    )
+    job = parse(text)
+    assert (job.kind, job.network, job.instances) == (JobKind.SYSTEM, NetworkMode.HOST, 0)
+    assert (job.priority, job.min_available) == (10_000, 1)
+    assert [str(port) for port in Demand.of(job).host_ports] == ["53/udp"]

@@ -42,7 +42,7 @@ SHAPE_MISTAKES = [
         "memory-word",
     ),
     *("healthcheck-type", "ports-text", "volume-no-space", "name-upper-case", "image-upper"),
-    *("unbuilt-priority", "services", "containers-list", "restart-never", "init-word"),
+    *("unbuilt-update", "services", "containers-list", "restart-never", "init-word"),
 ]
 
 

@@ -1,0 +1,227 @@
+"""Where a job's instances may be: rules on the labels of nodes, short or in full, and priorities.
+
+role == infra          zone in [a, b]          gpu exists          cores > 4
+{label: zone, test: in, values: [a, b]}        and in `prefer` with `weight: 10`
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ozymandias.jobspec.checks import (
+    Choice,
+    Integer,
+    Schema,
+    Text,
+    expected,
+    is_right,
+    text_of,
+)
+from ozymandias.jobspec.loader import Mapping, Node, Scalar
+from ozymandias.jobspec.records import Field, Given, ListOf, Marked, Record
+from ozymandias.jobspec.report import Place, Wrong, did_you_mean, quoted
+from ozymandias.jobspec.words import PRIORITY_CLASSES
+from ozymandias.model.job import LabelRule, LabelTest, PlacementRules
+from ozymandias.model.node import LABEL_NAME, LABEL_VALUE
+
+PRIORITY_MAX = 10_000
+WEIGHT_MAX = 100
+RULES_MAX = 50
+VALUES_MAX = 100
+
+_RULE = re.compile(r"\s*(\S+?)\s*(==|!=|<=|>=|=|<|>|\s(?:in|exists)\b)\s*(.*?)\s*")
+_NUMBER = re.compile(r"[-+]?[0-9]{1,15}(\.[0-9]{1,9})?")
+_TESTS = {test.value: test for test in LabelTest} | {"=": LabelTest.EQUAL}
+_MEANT = {"<=": 'write "<" and the next number', ">=": 'write ">" and the number before'}
+
+NAME = Text("a label's name such as role or example.com/zone", LABEL_NAME, 63)
+VALUE = Text("a label's value such as infra", LABEL_VALUE, 63)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule, as a text or a mapping."""
+
+    is_weighed: bool = False
+
+    @property
+    def expects(self) -> str:
+        return 'a rule on labels such as "role == infra", "zone in [a, b]" or "gpu exists"'
+
+    def read(self, node: Node, at: Place) -> LabelRule | Any:
+        if isinstance(node, Mapping):
+            rule: Any = (_WEIGHED if self.is_weighed else _PLAIN).read(node, at)
+        else:
+            rule = self._short(node)
+        if is_right(rule) and self.is_weighed and not rule.weight:
+            return replace(rule, weight=1)
+        return rule
+
+    def _short(self, node: Node) -> LabelRule:
+        text = text_of(node, self.expects, length_max=1024)
+        found = _RULE.fullmatch(text)
+        if not found:
+            bare = re.fullmatch(LABEL_NAME, text.strip())
+            hint = f'for example "{text.strip()} exists"' if bare else ""
+            raise expected(self.expects, node, hint)
+        label, sign, rest = found[1], found[2].strip(), found[3]
+        if sign in _MEANT:
+            raise Wrong(f"there is no {quoted(sign)} for labels", _MEANT[sign])
+        values = _values(rest) if sign == "in" else ((rest,) if rest else ())
+        return checked(LabelRule(label=label, test=_TESTS[sign], values=values))
+
+    def schema(self) -> Schema:
+        text = {"type": "string", "maxLength": 1024}
+        record = _WEIGHED if self.is_weighed else _PLAIN
+        return {"anyOf": [text, record.schema()]}
+
+
+def _values(text: str) -> tuple[str, ...]:
+    inner = text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text
+    return tuple(part.strip() for part in inner.split(",") if part.strip())
+
+
+def checked(rule: LabelRule) -> LabelRule:
+    """The rule, if it makes sense; Wrong otherwise."""
+    if not re.fullmatch(LABEL_NAME, rule.label):
+        raise Wrong(f"{quoted(rule.label)} is not {NAME.expects}")
+    for value in rule.values:
+        if not re.fullmatch(LABEL_VALUE, value):
+            raise Wrong(f"{quoted(value)} is not {VALUE.expects}")
+    count, test = len(rule.values), rule.test
+    if test is LabelTest.EXISTS and count:
+        raise Wrong('"exists" asks for no value', f'"{rule.label} == {rule.values[0]}" compares')
+    if test is LabelTest.IN and not 1 <= count <= VALUES_MAX:
+        raise Wrong(f'"in" asks for 1 to {VALUES_MAX} values', f'"{rule.label} in [a, b]"')
+    if test not in (LabelTest.EXISTS, LabelTest.IN) and count != 1:
+        raise Wrong(f"{quoted(test)} asks for one value", f'for several: "{rule.label} in [a, b]"')
+    is_ordered = test in (LabelTest.LESS, LabelTest.MORE)
+    if is_ordered and not _NUMBER.fullmatch(rule.values[0]):
+        raise Wrong(f"{quoted(test)} compares numbers, and {quoted(rule.values[0])} is none")
+    return rule
+
+
+def _build_rule(given: Given) -> LabelRule:
+    listed: tuple[Marked[str], ...] = given.get("values", ())
+    return checked(
+        LabelRule(
+            label=given.values["label"],
+            test=given.get("test", LabelTest.EQUAL),
+            values=tuple(marked.value for marked in listed),
+            weight=given.get("weight", 0),
+        )
+    )
+
+
+_FIELDS = (
+    Field(name="label", check=NAME, is_required=True, doc="The label's name."),
+    Field(
+        name="test",
+        check=Choice({test.value: test for test in LabelTest}),
+        default="==",
+        doc="How the node's label is compared; < and > compare numbers.",
+    ),
+    Field(
+        name="values",
+        aliases=("value",),
+        check=ListOf(
+            item=VALUE, title="a list of label values", items_max=VALUES_MAX, accepts_single=True
+        ),
+        doc="What it is compared with: one value, several for in, none for exists.",
+    ),
+)
+_PLAIN = Record(
+    title="a rule on labels",
+    fields=_FIELDS,
+    build=_build_rule,
+    meant={"weight": 'what is required has no weight; did you mean "prefer"?'},
+)
+_WEIGHED = Record(
+    title="a rule on labels",
+    fields=(
+        *_FIELDS,
+        Field(
+            name="weight",
+            check=Integer(1, WEIGHT_MAX),
+            default="1",
+            doc="How much it counts beside the others.",
+        ),
+    ),
+    build=_build_rule,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """A number, or the name of a class."""
+
+    @property
+    def expects(self) -> str:
+        return f"a whole number from 0 to {PRIORITY_MAX}, or a class such as platform-critical"
+
+    def read(self, node: Node, at: Place) -> int:
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            text = node.text
+            if text in PRIORITY_CLASSES:
+                return PRIORITY_CLASSES[text]
+            if not text.isdigit():
+                begun = next((name for name in PRIORITY_CLASSES if name.startswith(text)), "")
+                hint = f'did you mean "{begun}"?' if begun else ""
+                raise expected(self.expects, node, hint or did_you_mean(text, PRIORITY_CLASSES))
+        return Integer(0, PRIORITY_MAX).read(node, at)
+
+    def schema(self) -> Schema:
+        return {"anyOf": [Integer(0, PRIORITY_MAX).schema(), {"enum": list(PRIORITY_CLASSES)}]}
+
+
+def _build_placement(given: Given) -> PlacementRules:
+    return PlacementRules(
+        require=tuple(marked.value for marked in given.get("require", ())),
+        prefer=tuple(marked.value for marked in given.get("prefer", ())),
+        max_per_node=given.get("max_per_node", 0),
+    )
+
+
+PLACEMENT = Record(
+    title="placement",
+    fields=(
+        Field(
+            name="require",
+            check=ListOf(
+                item=Rule(),
+                title='a list of rules on labels such as "role == infra"',
+                items_max=RULES_MAX,
+                accepts_single=True,
+            ),
+            doc="What a node's labels must be, all of it.",
+        ),
+        Field(
+            name="prefer",
+            check=ListOf(
+                item=Rule(is_weighed=True),
+                title='a list of rules on labels such as "disk == ssd"',
+                items_max=RULES_MAX,
+                accepts_single=True,
+            ),
+            doc="Nodes that match are filled first, those that match more before others.",
+        ),
+        Field(
+            name="max_per_node",
+            check=Integer(1, 10_000),
+            default="no limit",
+            doc="At most so many instances on one node.",
+        ),
+    ),
+    build=_build_placement,
+    unbuilt={
+        "near": "beside another job",
+        "apart": "away from another job",
+        "spread": "evenly over a label's values",
+        "burst": "to other nodes above a number",
+    },
+    meant={
+        "constraints": 'did you mean "require"?',
+        "affinity": 'did you mean "prefer"?',
+        "node": 'write require: ["name == …"] on a label of the node',
+    },
+)
