@@ -211,7 +211,7 @@ def _make_directory(step: Directory, root: Path, dry_run: bool) -> Done:
         return Done(what=str(path), outcome="unchanged")
     if not dry_run:
         path.mkdir(parents=True, exist_ok=True)
-        _own(path, step.mode, step.group, root)
+        own(path, step.mode, step.group, root)
     return Done(what=str(path), outcome="would" if dry_run else "done", detail="directory")
 
 
@@ -228,13 +228,13 @@ def _write(step: File, root: Path, dry_run: bool) -> Done:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as stream:
             stream.write(step.text)
-        _own(draft, step.mode, step.group, root)
+        own(draft, step.mode, step.group, root)
         draft.replace(path)
         return Done(what=str(path), outcome="done", detail="written", secret=step.secret)
     return Done(what=str(path), outcome="would", detail="written")
 
 
-def _own(path: Path, mode: int, group: str, root: Path) -> None:
+def own(path: Path, mode: int, group: str, root: Path) -> None:
     path.chmod(mode)
     if group and root == Path("/"):
         os.chown(path, 0, grp.getgrnam(group).gr_gid)

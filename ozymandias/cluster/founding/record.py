@@ -20,6 +20,7 @@ from ozymandias.problems import HOST_CLUSTER, Problem, ProblemError
 
 FORMAT = 1
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+MACHINE_ID = Path("/etc/machine-id")
 ETCD_PORT = 2379
 ETCD_PEER_PORT = 2380
 API_PORT = 7400
@@ -240,6 +241,20 @@ def check(name: str, address: str) -> Problem | None:
     if found.is_unspecified or found.is_multicast:
         return HOST_CLUSTER(f"{address} is not the address of one host.")
     return None
+
+
+def read_machine_id() -> str:
+    try:
+        found = MACHINE_ID.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        found = ""
+    if not found:
+        raise ProblemError(
+            HOST_CLUSTER(
+                "This machine has no /etc/machine-id.", hint="`systemd-machine-id-setup` makes one."
+            )
+        )
+    return found
 
 
 def require_root(places: Places) -> None:
