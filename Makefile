@@ -11,7 +11,7 @@ FUZZ_SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d " ")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster \
-	coredns flannel simulate planted bench docs lint types format lock clean
+	coredns flannel etcd simulate planted bench docs lint types format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ test-unit: setup ## pure decisions and house rules, in seconds
 test-simulation: setup ## whole clusters in virtual time
 	$(PYTEST) tests/simulation
 
-test-integration: setup coredns ## one real thing at a time: etcd, podman, the edges
+test-integration: setup coredns etcd ## one real thing at a time: etcd, podman, the edges
 	$(ROOT) $(PYTEST) tests/integration
 
 test-cluster: setup coredns flannel ## real daemons on real etcd and podman: kill, restart, heal
@@ -44,6 +44,9 @@ coredns: setup ## build the CoreDNS that tests compare with (some minutes once, 
 
 flannel: setup ## build the flanneld that test hosts run (some minutes once, then cached)
 	@$(ROOT) $(PYTHON) deploy/flannel/build.py >/dev/null
+
+etcd: setup ## build a newer etcd than Debian's, to test against both (some minutes once, then cached)
+	@$(ROOT) $(PYTHON) deploy/etcd/build.py >/dev/null
 
 simulate: setup ## whole clusters in virtual time: SEED=7 replays one, MINUTES=10 searches; ARGS=--help
 	@$(PYTHON) -m ozymandias.sim --seed $(SEED) \

@@ -33,7 +33,9 @@ class EtcdCluster:
         options: Sequence[str] = (),
         scheme: str = "http",
         ctl_options: Sequence[str] = (),
+        program: str = "etcd",
     ) -> None:
+        self._program = program
         parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.directory = Path(tempfile.mkdtemp(prefix="etcd-test-", dir=parent))
         self._options = tuple(options)
@@ -53,9 +55,12 @@ class EtcdCluster:
         options: Sequence[str] = (),
         scheme: str = "http",
         ctl_options: Sequence[str] = (),
+        program: str = "etcd",
     ) -> "EtcdCluster":
         """Members that agree on a leader. More `options` go to etcd, `ctl_options` to etcdctl."""
-        cluster = cls(members, options=options, scheme=scheme, ctl_options=ctl_options)
+        cluster = cls(
+            members, options=options, scheme=scheme, ctl_options=ctl_options, program=program
+        )
         try:
             for member in range(members):
                 cluster._spawn(member)
@@ -147,7 +152,7 @@ class EtcdCluster:
         peers = [f"http://127.0.0.1:{port}" for port in self._peer]
         command = [
             *("setpriv", "--pdeathsig", "KILL", "--"),
-            "etcd",
+            self._program,
             f"--name=m{member}",
             f"--data-dir={self.directory / f'm{member}'}",
             f"--listen-client-urls={self.endpoints[member]}",

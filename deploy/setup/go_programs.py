@@ -61,7 +61,8 @@ FLANNEL = GoProgram(
     package="github.com/flannel-io/flannel",
     needs_c=True,
 )
-PROGRAMS = {program.name: program for program in (COREDNS, FLANNEL)}
+ETCD = GoProgram(name="etcd", binary="etcd", module="go.etcd.io/etcd/server/v3")
+PROGRAMS = {program.name: program for program in (COREDNS, FLANNEL, ETCD)}
 
 
 def cache() -> Path:

@@ -31,7 +31,8 @@ from ozymandias.ports import (
 )
 
 LEASE_TTL_MIN = 2  # etcd's, with its default election timeout
-VALUE_BYTES_MAX = 1_536 * 1024
+REQUEST_BYTES_MAX = 1_536 * 1024
+OPERATIONS_MAX = 128  # along one path of nested transactions
 
 CommitHook = Callable[[int, list[Event]], None]
 
@@ -85,8 +86,8 @@ class SimEtcd:
 
     def events(self, prefix: bytes, start: int) -> list[Event]:
         """What happened under a prefix from revision ``start`` on, in order."""
-        if start < self.compacted:
-            raise Compacted(f"revision {start} is older than {self.compacted}")
+        if start <= self.compacted:  # our client asks from the revision before on
+            raise Compacted(f"the revisions up to {self.compacted} are gone")
         return [
             event
             for commit in self._history[max(0, start - 2) :]
@@ -128,7 +129,9 @@ class SimEtcd:
     def txn(
         self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
     ) -> TxnResult:
-        _check_keys(compare, (*then, *otherwise))
+        _check_count(OPERATIONS_MAX, compare, then, otherwise)
+        if _check_keys(compare, (*then, *otherwise)) > REQUEST_BYTES_MAX:
+            raise Invalid("request is too large")
         _check_overlaps(then)
         _check_overlaps(otherwise)
         succeeded = self._holds(compare)
@@ -330,18 +333,32 @@ def _compare_kv(compare: Compare, kv: KV | None) -> bool:
     return {"=": equal, "!=": not equal, "<": less, ">": not less and not equal}[compare.op]
 
 
-def _check_keys(compares: Sequence[Compare], ops: Sequence[Op]) -> None:
+def _check_count(
+    budget: int, compares: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op]
+) -> None:
+    count = max(len(compares), len(then), len(otherwise))
+    if count > budget:
+        raise Invalid("too many operations in txn request")
+    for op in (*then, *otherwise):
+        if isinstance(op, Txn):
+            _check_count(budget - count, op.compare, op.then, op.otherwise)
+
+
+def _check_keys(compares: Sequence[Compare], ops: Sequence[Op]) -> int:
+    """How many bytes the request has, about."""
+    size = 0
     for op in ops:
         if isinstance(op, Txn):
-            _check_keys(op.compare, (*op.then, *op.otherwise))
+            size += _check_keys(op.compare, (*op.then, *op.otherwise))
         elif not op.key:
             raise Invalid("key is not provided")
-        elif isinstance(op, Put) and op.keep_lease and op.lease:
-            raise Invalid("lease is provided")
-        elif isinstance(op, Put) and len(op.value) > VALUE_BYTES_MAX:
-            raise Invalid("request is too large")
+        elif isinstance(op, Put):
+            if op.keep_lease and op.lease:
+                raise Invalid("lease is provided")
+            size += len(op.key) + len(op.value)
     if not all(compare.key for compare in compares):
         raise Invalid("key is not provided")
+    return size
 
 
 def _check_overlaps(ops: Sequence[Op]) -> tuple[set[bytes], list[Delete]]:

@@ -37,6 +37,7 @@ from ozymandias.ports import (
     Unavailable,
 )
 from ozymandias.sim.etcd import SimEtcd
+from ozymandias.store.etcd_wire import OPERATIONS_MAX, fold
 from ozymandias.store.keys import prefix_end
 
 __all__ = ["Cut", "Faults", "SimEtcd", "SimStore"]
@@ -192,6 +193,8 @@ class SimStore:
     async def txn(
         self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
     ) -> TxnResult:
+        then = fold(then, OPERATIONS_MAX, len(compare))
+        otherwise = fold(otherwise, OPERATIONS_MAX, len(compare))
         return await self._call(
             lambda: self._server.txn(compare, then, otherwise),
             write=_writes(then) or _writes(otherwise),

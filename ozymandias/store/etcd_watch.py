@@ -101,7 +101,9 @@ class Watch:
         create = pb.WatchCreateRequest(
             key=self._key,
             range_end=self._range_end,
-            start_revision=self._position,
+            # One earlier than needed: etcd before 3.5.18 says nothing of a key that was deleted in
+            # the very revision it has compacted to. So it refuses, and who watches lists again.
+            start_revision=max(1, self._position - 1),
             progress_notify=True,
             prev_kv=self._prev,
         )
