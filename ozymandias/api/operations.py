@@ -308,7 +308,7 @@ class Operations:
             seen = {_identity(event) for event in events}
             limit = EVENTS_MAX
             await asyncio.sleep(FOLLOW_PAUSE_SECONDS)
-            await mirror.changed(revision)
+            await mirror.told(revision)
 
     def _record(self, key: JobKey) -> JobRecord:
         snapshot = self._access.mirror.snapshot()

@@ -1,7 +1,8 @@
 """What happened on this node and what it decided: a ring of 500 records in the store.
 
-`emit` never waits. Records are written in batches under the daemon's fence; while there is no
-session they are kept, the newest ones, and written once there is one again.
+`emit` never waits. Records are gathered for a moment and written in batches under the daemon's
+fence; while there is no session they are kept, the newest ones, and written once there is one
+again.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from ozymandias.store.mirror import Mirror
 from ozymandias.telemetry import log, warn
 
 BATCH_MAX = 64
+GATHER_SECONDS = 0.2  # what happens within is one write: things rarely happen alone
 RETRY_SECONDS = 1.0
 INDIVIDUAL_MAX = 20  # more edits of one kind are told as one event per job and node
 
@@ -79,6 +81,7 @@ class EventLog:
     async def run(self) -> None:
         while True:
             await self._wake.wait()
+            await asyncio.sleep(GATHER_SECONDS)
             self._wake.clear()
             while self._queue:
                 if not await self._write():

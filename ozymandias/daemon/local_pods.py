@@ -25,7 +25,7 @@ class Wake:
         """Until somebody calls `set`, or the seconds have passed."""
         if timeout is not None and timeout <= 0:
             await asyncio.sleep(0)
-        else:
+        elif not self._event.is_set():
             try:
                 async with asyncio.timeout(timeout):
                     await self._event.wait()

@@ -15,7 +15,7 @@ import heapq
 import random
 from asyncio import events
 from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -35,8 +35,9 @@ class Deadlock(RuntimeError): ...
 class Livelock(RuntimeError): ...
 
 
-# asyncio keeps tasks and futures in sets (TaskGroup, wait). By default their hash is an address,
-# and the order of such a set would differ from run to run; a serial number does not.
+# asyncio keeps tasks in sets (TaskGroup, wait). By default their hash is an address, and the order
+# of such a set would differ from run to run; a serial number does not. (Bare futures have no such
+# number, for the sake of speed: nobody here puts them in sets.)
 class _Task(asyncio.Task[Any]):
     def __init__(self, coro: Coroutine[Any, Any, Any], *, loop: "VirtualLoop", **keys: Any) -> None:
         self._serial = loop.next_serial()
@@ -46,11 +47,36 @@ class _Task(asyncio.Task[Any]):
         return self._serial
 
 
-class _Future(asyncio.Future[Any]):
-    _serial = 0
+# Handles without what asyncio keeps for its debug mode: they are made for every step of a task.
+class _Handle(events.Handle):
+    __slots__ = ()
 
-    def __hash__(self) -> int:
-        return self._serial
+    def __init__(
+        self, callback: Callable[..., Any], args: Any, loop: "VirtualLoop", context: Context | None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+class _Timer(events.TimerHandle):
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: Any,
+        loop: "VirtualLoop",
+        context: Context | None,
+    ) -> None:
+        _Handle.__init__(self, callback, args, loop, context)  # type: ignore[arg-type]
+        self._when = when
+        self._scheduled = True
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -58,8 +84,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     # What BaseEventLoop keeps for its subclasses.
     _ready: "asyncio.base_events.collections.deque[events.Handle]"  # type: ignore[name-defined]
-    _scheduled: list[events.TimerHandle]
     _stopping: bool
+    _closed: bool
     _timer_cancelled_count: int
 
     def __init__(self, seed: int = 0) -> None:
@@ -70,6 +96,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._dice = random.Random(f"loop {seed}")
         self._now = 0.0
         self._serials = 0
+        self._timers: list[tuple[float, int, _Timer]] = []  # a heap, by time and serial number
         self._rounds = 0
         self._frozen: dict[str, tuple[float, list[events.Handle]]] = {}
         self.set_task_factory(_make_task)
@@ -87,9 +114,29 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._serials
 
     def create_future(self) -> asyncio.Future[Any]:
-        future = _Future(loop=self)
-        future._serial = self.next_serial()
-        return future
+        return asyncio.Future(loop=self)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> events.Handle:
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> events.TimerHandle:
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        timer = _Timer(when, callback, args, self, context)
+        self._push(timer)
+        return timer
+
+    def _push(self, timer: _Timer) -> None:
+        self._serials += 1
+        heapq.heappush(self._timers, (timer._when, self._serials, timer))
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
@@ -103,18 +150,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """One round of the loop; BaseEventLoop.run_forever calls it until stop()."""
-        ready, scheduled = self._ready, self._scheduled
-        self._forget_cancelled_timers()
+        ready, timers = self._ready, self._timers
         if not ready and not self._stopping:
-            if not scheduled:
+            self._forget_cancelled_timers()
+            if not timers:
                 raise Deadlock(self._who_waits())
-            when = max(self._now, scheduled[0].when())
+            when = timers[0][0]
             if when - self._now > INSTANT_SECONDS:
                 self._rounds = 0
-            self._now = when
-        while scheduled and scheduled[0].when() <= self._now:
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False  # type: ignore[attr-defined]
+            if when > self._now:
+                self._now = when
+        while timers and timers[0][0] <= self._now:
+            timer = heapq.heappop(timers)[2]
+            timer._scheduled = False
             ready.append(timer)
         self._rounds += 1
         if self._rounds > ROUNDS_FOR_NOTHING:
@@ -127,7 +175,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         handles = list(ready)
         ready.clear()
         if len(handles) > 1:
-            self._dice.shuffle(handles)
+            _shuffle(handles, self._dice)
         self.callbacks += len(handles)
         if self._frozen:
             handles = self._without_frozen(handles)
@@ -150,15 +198,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         since, handles = self._frozen.pop(machine, (self._now, []))
         late = self._now - since if slept else 0.0
         if late:
-            timers = [t for t in self._scheduled if _machine_of(t) == machine]
-            timers += [h for h in handles if isinstance(h, events.TimerHandle)]
-            for timer in timers:
-                timer._when += late  # type: ignore[attr-defined]
-                if timer in handles:
-                    timer._scheduled = True  # type: ignore[attr-defined]
-                    self._scheduled.append(timer)
-            heapq.heapify(self._scheduled)
-            handles = [h for h in handles if not isinstance(h, events.TimerHandle)]
+            timers, self._timers = self._timers, []
+            delayed = [h for h in handles if isinstance(h, _Timer)]
+            for _, _, timer in sorted(timers, key=lambda entry: entry[:2]):
+                if _machine_of(timer) == machine:
+                    delayed.append(timer)
+                else:
+                    self._push(timer)
+            for timer in delayed:
+                timer._when += late
+                timer._scheduled = True
+                self._push(timer)
+            handles = [h for h in handles if not isinstance(h, _Timer)]
         self._ready.extend(handles)
 
     def _without_frozen(self, handles: list[events.Handle]) -> list[events.Handle]:
@@ -169,17 +220,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return awake
 
     def _forget_cancelled_timers(self) -> None:
-        scheduled = self._scheduled
-        if self._timer_cancelled_count > 100 and self._timer_cancelled_count * 2 > len(scheduled):
-            for timer in scheduled:
-                if timer._cancelled:
-                    timer._scheduled = False  # type: ignore[attr-defined]
-            scheduled[:] = [timer for timer in scheduled if not timer._cancelled]
-            heapq.heapify(scheduled)
+        timers = self._timers
+        if self._timer_cancelled_count > 100 and self._timer_cancelled_count * 2 > len(timers):
+            timers[:] = [entry for entry in timers if not entry[2]._cancelled]
+            heapq.heapify(timers)
             self._timer_cancelled_count = 0
-        while scheduled and scheduled[0]._cancelled:
+        while timers and timers[0][2]._cancelled:
             self._timer_cancelled_count -= 1
-            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+            heapq.heappop(timers)
 
     def _who_waits(self) -> str:
         names = sorted(task.get_name() for task in asyncio.all_tasks(self))
@@ -190,6 +238,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _process_events(self, event_list: object) -> None:
         """There are no file descriptors."""
+
+
+def _shuffle(handles: list[events.Handle], dice: random.Random) -> None:
+    """As Random.shuffle does, for lists so short that a plain product is even enough."""
+    draw = dice.random
+    for last in range(len(handles) - 1, 0, -1):
+        other = int(draw() * (last + 1))
+        handles[last], handles[other] = handles[other], handles[last]
 
 
 def _machine_of(handle: events.Handle) -> str:

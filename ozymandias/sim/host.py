@@ -135,6 +135,14 @@ class SimHost:
         self.is_up = True
         self.notify()
 
+    def wipe(self) -> None:
+        """Another machine came in its place: what was on its disk is no more."""
+        for pod in self.pods.values():
+            for container in pod.containers.values():
+                self._cancel_timer(container)
+        self.pods.clear()
+        self.notify()
+
     def exit_container(
         self, pod: PodId, name: str, *, exit_code: int = 1, is_oom: bool = False
     ) -> None:

@@ -26,8 +26,10 @@ GARBAGE = b'{"version": "from the future"'
 
 
 class Mishaps:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, lasting: float = 1.0, jobs: int = 5) -> None:
         self.world = world
+        self._lasting = lasting  # how long faults last, of what they would otherwise
+        self._jobs = jobs  # whose names are drawn from
         self.is_calm = False
         self.counts: dict[str, int] = {}
         self._twin_machine: Machine | None = None
@@ -79,7 +81,10 @@ class Mishaps:
         self.world.say(text, machine.label if machine else "etcd", kind)
 
     def _later(self, seconds: float, undo: Callable[[], object]) -> None:
-        """Undo it, unless everything was healed before."""
+        """Undo it, unless everything was healed before; sooner in a short life."""
+        self._at(seconds * self._lasting, undo)
+
+    def _at(self, seconds: float, undo: Callable[[], object]) -> None:
         self.world.loop.call_later(
             seconds, lambda: None if self.is_calm else undo(), context=Context()
         )
@@ -107,16 +112,16 @@ class Mishaps:
             await self._power(other, dice)
 
     def _freeze(self, machine: Machine, dice: random.Random) -> None:
-        seconds = dice.choice([2, 8, 30]) * dice.random()
+        seconds = dice.choice([2, 8, 30]) * dice.random() * self._lasting
         self._say(machine, f"daemon stopped (SIGSTOP) for {seconds:.1f} s")
         self.world.loop.freeze(machine.label)
-        self._later(seconds, lambda: self.world.thaw(machine))
+        self._at(seconds, lambda: self.world.thaw(machine))
 
     def _suspend(self, machine: Machine, dice: random.Random) -> None:
-        seconds = dice.choice([2, 8, 30]) * dice.random()
+        seconds = dice.choice([2, 8, 30]) * dice.random() * self._lasting
         self._say(machine, f"machine suspended for {seconds:.1f} s")
         self.world.loop.freeze(machine.label)
-        self._later(seconds, lambda: self.world.thaw(machine, slept=True))
+        self._at(seconds, lambda: self.world.thaw(machine, slept=True))
 
     def _clock_step(self, machine: Machine, dice: random.Random) -> None:
         seconds = dice.choice([-3600.0, -5.0, 5.0, 3600.0])
@@ -142,11 +147,8 @@ class Mishaps:
             twin.host.power_cut()
             self._say(twin, "is switched off", HEAL)
             if any(self.world.witness.has_held(twin.name, p) for p in twin.processes):
-                # It had replaced the other for good: what was on that one's disk is no more.
-                original = self.world.machines[twin.name].host
-                for pod in tuple(original.pods):
-                    del original.pods[pod]
-                original.notify()
+                # It had replaced the other for good.
+                self.world.machines[twin.name].host.wipe()
 
     # The line to the store ----------------------------------------------------------------------
 
@@ -156,8 +158,9 @@ class Mishaps:
         self.world.partition(machine.name, cut)
         # Often just about as long as a lease lives.
         ttl = self.world.settings.lease_ttl_seconds
-        seconds = dice.choice([dice.uniform(0.1, 30), ttl + dice.uniform(-0.2, 0.6)])
-        self._later(seconds, lambda: self.world.heal(machine.name))
+        anyhow = dice.uniform(0.1, 30) * self._lasting
+        seconds = dice.choice([anyhow, ttl + dice.uniform(-0.2, 0.6)])
+        self._at(seconds, lambda: self.world.heal(machine.name))
         return True
 
     def _partition(self, machine: Machine, dice: random.Random) -> bool:
@@ -219,7 +222,7 @@ class Mishaps:
         chosen = dice.sample(names, dice.randint((len(names) + 1) // 2, len(names)))
         for name in chosen:
             after = dice.choice([0.0, 0.0, 1.0]) * dice.random()
-            self._later(after, lambda name=name: self.world.lose_lease(name))  # type: ignore[misc]
+            self._at(after, lambda name=name: self.world.lose_lease(name))  # type: ignore[misc]
 
     def _quorum(self, machine: Machine, dice: random.Random) -> bool:
         if self.world.etcd.is_paused:
@@ -279,7 +282,7 @@ class Mishaps:
         return True
 
     def _flap(self, machine: Machine, dice: random.Random) -> None:
-        job, seconds = f"job-{dice.randint(1, 5)}", dice.uniform(2, 30)
+        job, seconds = f"job-{dice.randint(1, self._jobs)}", dice.uniform(2, 30) * self._lasting
         self._say(None, f"{job} fails every second probe for {seconds:.1f} s")
         self._flapping[job] = self.world.loop.time() + seconds
 

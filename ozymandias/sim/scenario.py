@@ -19,7 +19,7 @@ from ozymandias.ports import Listing
 from ozymandias.sim import rest
 from ozymandias.sim.clock import Livelock, VirtualLoop
 from ozymandias.sim.mishaps import IMAGES, Mishaps
-from ozymandias.sim.schedule import USER_STEPS, Options, Schedule, Step, draw
+from ozymandias.sim.schedule import SIZES, USER_STEPS, Options, Schedule, Step, draw
 from ozymandias.sim.trace import HEAL, USER, Entry
 from ozymandias.sim.users import MARK, Call, Users
 from ozymandias.sim.world import Settings, World
@@ -28,7 +28,6 @@ from ozymandias.store import keys
 JOIN_SECONDS = 30.0  # a node that works again serves again
 CONVERGE_SECONDS = 240.0  # back-off of failed creations and the breaker included
 SETTLE_SECONDS = 45.0  # what hung or was in doubt before the healing is over
-REST_SECONDS = 60.0
 LIFE_SECONDS_MAX = 1200.0  # all phases together
 PLACE_SECONDS = 5.0  # what is nowhere and fits is placed
 DRILL_SECONDS = 5.0  # beyond the lease, until what was lost runs elsewhere
@@ -108,7 +107,8 @@ class Life:
     def __init__(self, world: World, schedule: Schedule) -> None:
         self.world = world
         self.schedule = schedule
-        self.mishaps = Mishaps(world)
+        self.size = SIZES[schedule.options.size]
+        self.mishaps = Mishaps(world, lasting=self.size.lasting, jobs=schedule.options.jobs)
         self.users = Users(world.truth, lambda text: world.say(text, "users", USER), world.violate)
         world.witness.on_head.append(self.users.head_changed)
         self.core: set[NodeName] = set(world.machines)
@@ -142,7 +142,7 @@ class Life:
 
     async def _use(self, step: Step) -> None:
         dice = step.dice(self.schedule.seed)
-        key = keys.job_key("default", f"job-{dice.randint(1, 5)}")
+        key = keys.job_key("default", f"job-{dice.randint(1, self.schedule.options.jobs)}")
         call, request = self._request(step, key, dice)
         operations = self.world.operations(dice)
         if operations is None or (step.kind != "submit" and self._is_pointless(step.kind, key)):
@@ -162,7 +162,7 @@ class Life:
     ) -> tuple[Call, Callable[..., Awaitable[dict[str, object]]]]:
         match step.kind:
             case "scale":
-                count = dice.randint(0, 8)
+                count = dice.randint(0, max(self.size.counts))
                 call = Call(kind="scale", key=key, wanted=count)
                 return call, lambda operations: operations.scale(key, count)
             case "stop":
@@ -178,7 +178,7 @@ class Life:
         image = dice.choice(IMAGES) if options.has_odd_jobs and dice.random() < 0.5 else IMAGES[0]
         memory = dice.choice(["128M", "256M", "1G", "3G"])
         port = dice.choice(["", "", ", {host: 8080, container: 9000}"])
-        count = dice.choice([1, 2, 4, 6, 10] if memory == "128M" else [1, 2, 3, 4])
+        count = dice.choice(self.size.counts if memory == "128M" else [1, 2, 3, 4])
         text = (
             f"name: {key.name}\nnumInstances: {count}\ncontainers:\n  app:\n    image: {image}\n"
             f"    memory: {memory}\n    ports: ['80:8000'{port}]\n"
@@ -229,7 +229,7 @@ class Life:
             return
         await asyncio.sleep(SETTLE_SECONDS)
         before, scheduled = world.etcd.revision, world.witness.schedule_revisions
-        await asyncio.sleep(REST_SECONDS)
+        await asyncio.sleep(self.size.rest_seconds)
         is_whole = not self.schedule.options.does_core_only
         if is_whole and world.etcd.revision != before:
             wrote = [e.kv.key.decode() for e in world.etcd.events(b"", before + 1)][:5]
@@ -280,7 +280,13 @@ class Life:
         await world.power_cut(name)
         self.core.discard(name)
         limit = world.settings.lease_ttl_seconds + DRILL_SECONDS
-        while self._differences() and world.loop.time() < started + limit:  # noqa: ASYNC110
+
+        def differences() -> list[str]:
+            # As long as its lease lives nobody knows, and all seems well.
+            unseen = [f"{name} is not missed"] if name in world.truth.presences else []
+            return unseen + self._differences()
+
+        while differences() and world.loop.time() < started + limit:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
-        if differences := self._differences():
-            world.violate(f"L1 {limit:g} s after {name} with {lost} was lost: {differences[0]}")
+        if left := differences():
+            world.violate(f"L1 {limit:g} s after {name} with {lost} was lost: {left[0]}")

@@ -1,9 +1,11 @@
 """What will be done to a cluster in one life, drawn from its seed before the life begins.
 
 Swarm testing: each seed draws its own options (how many nodes, how fast, which kinds of trouble at
-all), because a life with everything at once rarely gets deep into anything. Each step knows its
-time and its kind only; whatever else it needs it draws from its own dice when it happens. So a
-step can be left out and all others still do what they did, which is how a failure is shrunk.
+all), because a life with everything at once rarely gets deep into anything. Most lives are small,
+short and dense, for two or three nodes and a handful of instances show most bugs and cost little;
+a few are large, for what only a crowd shows. Each step knows its time and its kind only; whatever
+else it needs it draws from its own dice when it happens. So a step can be left out and all others
+still do what they did, which is how a failure is shrunk.
 """
 
 import random
@@ -46,8 +48,58 @@ FAULT_STEPS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """From what the extent of a life is drawn."""
+
+    weight: int  # how often, in a hundred lives
+    nodes: tuple[int, ...]
+    jobs: tuple[int, ...]  # how many different ones
+    counts: tuple[int, ...]  # of instances of one job, if they are light
+    trouble_seconds: tuple[float, ...]
+    pace_seconds: tuple[float, ...]
+    lasting: float  # how long faults last, of what they would in a long life
+    rest_seconds: float  # for how long nobody may write in the end
+
+
+SIZES = {
+    "small": Size(
+        weight=75,
+        nodes=(2, 3, 3),
+        jobs=(1, 2, 3),
+        counts=(1, 2, 4),
+        trouble_seconds=(12.0, 20.0, 30.0),
+        pace_seconds=(0.7, 1.0, 2.0),
+        lasting=0.4,
+        rest_seconds=25.0,
+    ),
+    "middle": Size(
+        weight=21,
+        nodes=(2, 3, 4, 4),
+        jobs=(4, 5),
+        counts=(1, 2, 4, 6),
+        trouble_seconds=(25.0, 40.0, 60.0),
+        pace_seconds=(1.0, 2.0, 3.0),
+        lasting=0.7,
+        rest_seconds=60.0,
+    ),
+    "large": Size(
+        weight=4,
+        nodes=(5, 5, 6, 7),
+        jobs=(6, 8),
+        counts=(2, 4, 8, 12),
+        trouble_seconds=(60.0, 100.0),
+        pace_seconds=(1.5, 3.0),
+        lasting=1.0,
+        rest_seconds=60.0,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
+    size: str = "small"
     nodes: int = 3
+    jobs: int = 3
     lease_ttl_seconds: int = 6
     breaker_seconds: float = 60.0
     trouble_seconds: float = 120.0
@@ -55,13 +107,12 @@ class Options:
     user_share: float = 0.5  # of the steps
     kinds: tuple[str, ...] = ()  # of faults
     drift: float = 0.0  # how far clocks may be off in rate
-    has_weather: bool = True  # calls are slow, fail, lose their answers
     has_odd_jobs: bool = True  # jobs that crash, ignore SIGTERM, run out of memory
     does_core_only: bool = False  # some nodes stay broken for ever
     does_drill: bool = False  # at rest, one more node is lost
 
     def __str__(self) -> str:
-        parts = [f"{self.nodes} nodes", f"TTL {self.lease_ttl_seconds} s"]
+        parts = [f"{self.size}: {self.nodes} nodes", f"TTL {self.lease_ttl_seconds} s"]
         parts += [f"breaker {self.breaker_seconds:g} s", f"a step in {self.pace_seconds:.1f} s"]
         parts += [f"clocks {self.drift:.0%} off"] if self.drift else []
         parts += ["only a core heals"] if self.does_core_only else []
@@ -105,19 +156,22 @@ def draw(seed: int) -> Schedule:
 
 
 def draw_options(dice: random.Random) -> Options:
+    name = dice.choices(list(SIZES), [size.weight for size in SIZES.values()])[0]
+    size = SIZES[name]
     share = dice.choice([0.15, 0.3, 0.6])
-    nodes = dice.randint(2, 5)
+    nodes = dice.choice(size.nodes)
     does_core_only = nodes >= 3 and dice.random() < 0.3
     return Options(
+        size=name,
         nodes=nodes,
+        jobs=dice.choice(size.jobs),
         lease_ttl_seconds=dice.choice([6, 6, 10]),
         breaker_seconds=dice.choice([15.0, 30.0, 60.0]),
-        trouble_seconds=dice.choice([30.0, 60.0, 100.0]),
-        pace_seconds=dice.choice([1.0, 2.0, 4.0]),
+        trouble_seconds=dice.choice(size.trouble_seconds),
+        pace_seconds=dice.choice(size.pace_seconds),
         user_share=dice.choice([0.3, 0.5, 0.7]),
         kinds=tuple(kind for kind in FAULT_STEPS if dice.random() < share),
         drift=dice.choice([0.0, 0.0, 0.01]),
-        has_weather=dice.random() < 0.7,
         has_odd_jobs=dice.random() < 0.5,
         does_core_only=does_core_only,
         does_drill=nodes >= 3 and not does_core_only and dice.random() < 0.3,

@@ -43,6 +43,7 @@ from ozymandias.store.keys import prefix_end
 __all__ = ["Cut", "Faults", "SimEtcd", "SimStore"]
 
 T = TypeVar("T")
+Transact = Callable[[Sequence[Compare], Sequence[Op], Sequence[Op]], TxnResult]
 
 KEEP_ALIVE_ATTEMPT_SECONDS = 2.0
 BACK_OFF_SECONDS = 0.2
@@ -71,10 +72,17 @@ class Faults:
 
 class SimStore:
     def __init__(
-        self, server: SimEtcd, clock: Clock, seed: int = 0, faults: Faults | None = None
+        self,
+        server: SimEtcd,
+        clock: Clock,
+        seed: int = 0,
+        faults: Faults | None = None,
+        txn: Transact | None = None,
     ) -> None:
+        """``txn`` stands for the server's own: somebody wants to know who writes."""
         self.faults = faults or Faults()
         self._server = server
+        self._txn = txn or server.txn
         self._clock = clock
         self._dice = random.Random(f"store {seed}")
         self._generation = server.generation
@@ -196,7 +204,7 @@ class SimStore:
         then = fold(then, OPERATIONS_MAX, len(compare))
         otherwise = fold(otherwise, OPERATIONS_MAX, len(compare))
         return await self._call(
-            lambda: self._server.txn(compare, then, otherwise),
+            lambda: self._txn(compare, then, otherwise),
             write=_writes(then) or _writes(otherwise),
         )
 

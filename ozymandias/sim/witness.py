@@ -86,7 +86,10 @@ class Witness:
             for event in events
             if event.kv.key.startswith(keys.JOBS) and (job := _job_of(event.kv.key))
         }
-        holding = {node for node, own in truth.assignments.items() if own}
+        if actor is None or any(e.kv.key.startswith(keys.ASSIGNMENTS) for e in events):
+            holding = {node for node, own in truth.assignments.items() if own}
+        else:
+            holding = set()  # nobody loses anything here
         change = truth.take_in(events)
         found: list[str] = []
         if actor and any(not e.kv.key.startswith(keys.FORMAT) for e in events):

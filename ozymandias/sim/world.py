@@ -41,30 +41,6 @@ VIEW_SECONDS = 2.0  # for which a view may be old after its cause is over
 VIOLATIONS_MAX = 10  # more add nothing
 
 
-class NamedServer:
-    """A client's line to the server: tells it who is acting, so that zombies are found out."""
-
-    def __init__(self, server: SimEtcd, world: "World", session: "list[str]", node: NodeName):
-        self._server = server
-        self._world = world
-        self._session = session
-        self._node = node
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server, name)
-
-    def txn(
-        self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
-    ) -> TxnResult:
-        self._world.acting = (self._node, self._session[0])
-        try:
-            result = self._server.txn(compare, then, otherwise)
-        finally:
-            self._world.acting = None
-        self._world.lost_races += not result.succeeded
-        return result
-
-
 class NoPeers:
     """Daemons of a simulated cluster do not call each other."""
 
@@ -210,9 +186,21 @@ class World:
     async def _run_daemon(self, machine: Machine) -> None:
         machine.starts += 1
         session = [""]
-        server: Any = NamedServer(self.etcd, self, session, machine.name)
+
+        def txn(
+            compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
+        ) -> TxnResult:
+            """The server is told who is acting, so that zombies are found out."""
+            self.acting = (machine.name, session[0])
+            try:
+                result = self.etcd.txn(compare, then, otherwise)
+            finally:
+                self.acting = None
+            self.lost_races += not result.succeeded
+            return result
+
         seed = machine.starts * 1_000_000 + machine.number + self.seed * 1000
-        machine.store = SimStore(server, machine.clock, seed, machine.faults)
+        machine.store = SimStore(self.etcd, machine.clock, seed, machine.faults, txn)
         machine.store.partition(machine.cut)
         machine.store.stick(machine.is_stuck)
         settings = self.settings

@@ -11,7 +11,8 @@ Loops look at the whole cluster whenever it changes. Those of a ``patient`` mirr
 several changes at a time when they come thick and fast; the first after a quiet moment wakes them
 at once, and whoever waits for a revision of its own (`reached`) waits no longer than that takes to
 arrive. The pause grows with the cluster, as the work of one look does, so that looking never takes
-all of a processor.
+all of a processor. Revisions of the log of events alone, which are nearly half of all, wake only
+who reads that log (`told`): nothing can follow from them.
 """
 
 import asyncio
@@ -45,6 +46,7 @@ class Mirror:
         self._snapshot = Snapshot()
         self.is_ready = False
         self.revision = 0
+        self._moved = 0  # the last revision that was not of the log alone
         self.cluster = ""  # the cluster's id, "" until the format record was seen
         self._clear()
 
@@ -83,12 +85,16 @@ class Mirror:
         for event in events:
             self._apply(event.kv, deleted=event.deleted)
         if events:
-            self._publish(events[-1].kv.mod_revision)
+            is_log = all(event.kv.key.startswith(keys.EVENTS) for event in events)
+            self._publish(events[-1].kv.mod_revision, is_log=is_log)
 
-    def _publish(self, revision: int) -> None:
+    def _publish(self, revision: int, *, is_log: bool = False) -> None:
         self.revision = revision
         self._arrived.set()
         self._arrived = asyncio.Event()
+        if is_log:
+            return
+        self._moved = revision
         if self._waking is None:
             loop = asyncio.get_running_loop()
             pause = PAUSE_SECONDS + PAUSE_SECONDS_EACH * len(self._assignments)
@@ -123,10 +129,15 @@ class Mirror:
         return tuple(sorted(self._events.values(), key=lambda e: (e.time, e.node, e.number)))
 
     async def changed(self, after: int) -> int:
-        """Wait until the mirror is beyond a revision; the one it has then."""
-        while self.revision <= after or self._waking is not None:
+        """Wait until something but the log is beyond a revision; the one the mirror has then."""
+        while self._moved <= after or self._waking is not None:
             await self._changed.wait()
         return self.revision
+
+    async def told(self, after: int) -> None:
+        """Wait until anything is beyond a revision, the log of events included."""
+        while self.revision <= after:
+            await self._arrived.wait()
 
     async def reached(self, revision: int, timeout: float = 10.0) -> None:
         """Wait until the mirror shows a revision of ours; Unavailable when it does not come."""

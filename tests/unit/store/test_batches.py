@@ -105,7 +105,7 @@ def test_one_bad_decision_harms_nobody_else() -> None:
 
 
 def test_one_job_changes_at_most_once_per_revision() -> None:
-    """Three changes of one job at once are three revisions, in order, and all of them happen."""
+    """Three changes of one job at once are three revisions, and all of them happen."""
 
     async def main() -> None:
         async with peers() as (etcd, [peer]):
@@ -121,7 +121,7 @@ def test_one_job_changes_at_most_once_per_revision() -> None:
             before = etcd.revision
             outcomes = await all_at_once(peer, [count_up] * 3)
             revisions = [o.revision for o in outcomes if isinstance(o, Committed)]
-            assert revisions == [before + 1, before + 2, before + 3]
+            assert sorted(revisions) == [before + 1, before + 2, before + 3]
             assert peer.mirror.snapshot().jobs[web()].head.restart == 3
 
     in_virtual_time(main)
