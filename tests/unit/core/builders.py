@@ -30,7 +30,7 @@ from ozymandias.model.job import (
     Volume,
     VolumeKind,
 )
-from ozymandias.model.node import Ledger, Node, NodeName, Presence, Resources
+from ozymandias.model.node import Drain, Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.plan import Plan
 from ozymandias.model.pod import PodId
 from ozymandias.model.snapshot import Snapshot
@@ -53,6 +53,9 @@ def node(
     alive: bool = True,
     cordoned: bool = False,
     degraded: str = "",
+    labels: dict[str, str] | None = None,
+    drain: Drain | None = None,
+    host_network: bool = False,
 ) -> Node:
     presence = Presence(
         address="10.0.0.1",
@@ -65,7 +68,13 @@ def node(
     capacity = Resources(memory_bytes=parse_size(memory), disk_bytes=parse_size(disk))
     return Node(
         name=NodeName(name),
-        ledger=Ledger(capacity=capacity, is_cordoned=cordoned),
+        ledger=Ledger(
+            capacity=capacity,
+            is_cordoned=cordoned,
+            labels=labels or {},
+            drain=drain,
+            allows_host_network=host_network,
+        ),
         ledger_revision=1,
         presence=presence if alive else None,
         presence_revision=1 if alive else 0,

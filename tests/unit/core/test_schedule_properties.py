@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ozymandias.core.buckets import is_current, is_system
+from ozymandias.core.drain import foresee_drain, plan_drain
 from ozymandias.core.explain import plan_document, why
+from ozymandias.core.nodes import (
+    plan_begin_drain,
+    plan_cordon,
+    plan_end_drain,
+    plan_label,
+    plan_uncordon,
+)
 from ozymandias.core.placement import NOW_OR_SOON, Ask, place, rooms_of
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import (
@@ -19,9 +28,10 @@ from ozymandias.core.schedule import (
     plan_tidy,
     plan_vacate,
 )
+from ozymandias.core.system import plan_system, wanted_of, why_not
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, JobKey
-from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.job import Job, JobKey, JobKind, LabelRule, OnPartition, PlacementRules
+from ozymandias.model.node import Demand, Drain, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import parse_size
@@ -52,6 +62,21 @@ jobs = st.builds(
     host_port=st.sampled_from([None, None, None, 8080, 9090]),
     image=st.sampled_from("xyz"),
 )
+ROLE = LabelRule(label="role", values=("infra",))
+fussy_jobs = st.builds(
+    replace,
+    jobs,
+    kind=st.sampled_from([JobKind.SERVICE, JobKind.SERVICE, JobKind.SYSTEM]),
+    min_available=st.integers(0, 3),
+    priority=st.integers(0, 2),
+    on_partition=st.sampled_from([OnPartition.KEEP, OnPartition.KEEP, OnPartition.STOP]),
+    placement=st.builds(
+        PlacementRules,
+        require=st.sampled_from([(), (), (ROLE,)]),
+        prefer=st.sampled_from([(), (replace(ROLE, weight=2),)]),
+        max_per_node=st.integers(0, 2),
+    ),
+).map(lambda made: replace(made, instances=0) if made.kind is JobKind.SYSTEM else made)
 clusters = st.lists(
     st.tuples(
         st.sampled_from(["1G", "2G", "4G", "7G"]),
@@ -95,6 +120,19 @@ happenings = st.builds(
     number=st.integers(0, 7),
     job=jobs,
 )
+upkeep = st.builds(
+    Happening,
+    what=st.sampled_from(
+        [
+            *("submit", "submit", "scale", "stop", "restart", "lose", "return", "repair"),
+            *("pending", "rollout", "rollout", "vacate", "vacate", "report", "report", "tidy"),
+            *("cordon", "uncordon", "drain", "undrain", "label", "unlabel"),
+            *("move", "move", "move late", "system", "system"),
+        ]
+    ),
+    number=st.integers(0, 7),
+    job=fussy_jobs,
+)
 
 
 def some_node(snapshot: Snapshot, number: int) -> NodeName:
@@ -115,6 +153,15 @@ DECISIONS: dict[str, Callable[[Snapshot, Happening], Plan | Problem | None]] = {
     "rollout": lambda s, h: plan_rollout(s),
     "tidy": lambda s, h: plan_tidy(s),
     "vacate": lambda s, h: plan_vacate(s, some_node(s, h.number), running_pods(s)),
+    "cordon": lambda s, h: plan_cordon(s, some_node(s, h.number)),
+    "uncordon": lambda s, h: plan_uncordon(s, some_node(s, h.number)),
+    "drain": lambda s, h: plan_begin_drain(s, some_node(s, h.number), Drain(since=1, deadline=5)),
+    "undrain": lambda s, h: plan_end_drain(s, some_node(s, h.number)),
+    "label": lambda s, h: plan_label(s, some_node(s, h.number), {"role": "infra"}, ()),
+    "unlabel": lambda s, h: plan_label(s, some_node(s, h.number), {}, ("role",)),
+    "move": lambda s, h: plan_drain(s, 4.0),
+    "move late": lambda s, h: plan_drain(s, 6.0),
+    "system": lambda s, h: plan_system(s),
 }
 
 
@@ -143,6 +190,8 @@ def converge(snapshot: Snapshot) -> Snapshot:
                 plan
                 for plan in (
                     *(plan_vacate(snapshot, n, running_pods(snapshot)) for n in snapshot.nodes),
+                    plan_system(snapshot),
+                    plan_drain(snapshot, 4.0),
                     plan_rollout(snapshot),
                     plan_pending(snapshot),
                     plan_tidy(snapshot),
@@ -179,6 +228,64 @@ def test_every_history_is_sound_and_comes_to_rest(
         for a in found:
             is_current = (a.version, a.generation) == (record.head.version, record.head.restart)
             assert is_current or not could_be_replaced(snapshot, name), "left behind"
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(clusters, st.lists(upkeep, max_size=30))
+def test_every_history_with_upkeep_is_sound_and_comes_to_rest(
+    snapshot: Snapshot, history: list[Happening]
+) -> None:
+    """Whatever operators do: promises hold, rules and limits too, and it comes to rest."""
+    for event in history:
+        before, snapshot = snapshot, happen(snapshot, event)
+        check(snapshot)
+        check_rules(before, snapshot, event)
+        for name in snapshot.jobs:
+            assert why(snapshot, name)
+        for name in snapshot.nodes:
+            foresee_drain(snapshot, name)
+    snapshot = converge(snapshot)
+    pending = {p.job: p.count for p in pending_of(snapshot)}
+    for name, record in snapshot.jobs.items():
+        found = list(snapshot.instances(name))
+        assert all(a.state is SlotState.RUNNING for a in found)
+        assert len(found) + pending.get(name, 0) == wanted_of(snapshot, record)
+        assert record.current
+        if is_system(record):
+            for a in found:
+                assert not why_not(snapshot.nodes[a.node], record.current.job)
+
+
+def check_rules(before: Snapshot, after: Snapshot, event: Happening) -> None:
+    """What a single step must not do, beside what must hold of every cluster."""
+    for name, record in after.jobs.items():
+        instances = [a for a in after.instances(name) if a.state is not SlotState.STOPPING]
+        old = {(a.node, a.slot, a.version, a.generation) for a in before.instances(name)}
+        fresh = [a for a in instances if (a.node, a.slot, a.version, a.generation) not in old]
+        assert record.current
+        job = record.current.job
+        if is_system(record):
+            here = [a.node for a in instances if is_current(a, record.head)]
+            assert len(set(here)) == len(here), "a system job twice on a node"
+            assert all(not before.nodes[a.node].ledger.drain for a in fresh)
+        else:
+            assert all(before.nodes[a.node].ledger.takes_work for a in fresh)
+            limit = job.placement.max_per_node
+            for a in fresh if limit else ():
+                if a.version == record.head.version:
+                    assert sum(b.node == a.node for b in instances) <= limit, "too many on a node"
+        for a in fresh:
+            if a.version == record.head.version and job.placement.require:
+                assert before.nodes[a.node].ledger.all_labels.get("role") == "infra"
+        if event.what in ("move", "move late", "rollout") and name in before.jobs:
+            floor = min(job.min_available, record.head.wanted)
+            had, has = healthy(before, name), healthy(after, name)
+            assert has >= min(had, floor), "fewer healthy than must be available"
+
+
+def healthy(snapshot: Snapshot, name: JobKey) -> int:
+    found = (a for a in snapshot.instances(name) if a.state is SlotState.RUNNING)
+    return sum(1 for a in found if (s := snapshot.status(a)) and s.healthy)
 
 
 def could_be_replaced(snapshot: Snapshot, name: JobKey) -> bool:

@@ -1,0 +1,271 @@
+"""Draining a node: what moves, in which order, what blocks it, what the deadline does."""
+
+from dataclasses import replace
+
+import pytest
+
+from ozymandias.core.drain import foresee_drain, next_deadline, plan_drain
+from ozymandias.core.nodes import (
+    plan_begin_drain,
+    plan_cordon,
+    plan_end_drain,
+    plan_label,
+    plan_uncordon,
+)
+from ozymandias.core.rollout import plan_rollout
+from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale
+from ozymandias.daemon.scheduling import propose
+from ozymandias.model.job import Job, OnPartition
+from ozymandias.model.node import Drain, NodeName
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.problems import NODE_DRAINING, NODE_NOT_FOUND
+from tests.unit.core.builders import (
+    WEB,
+    after,
+    cluster,
+    job,
+    lost,
+    node,
+    planned,
+    refused,
+    report,
+    settled,
+    submitted,
+    vacated,
+    where,
+)
+
+N1 = NodeName("n1")
+NOW = 1000.0
+
+
+def drained(snapshot: Snapshot, name: str = "n1", deadline: float = 0.0) -> Snapshot:
+    drain = Drain(since=NOW, deadline=deadline)
+    return after(snapshot, plan_begin_drain(snapshot, NodeName(name), drain))
+
+
+def moved_out(snapshot: Snapshot, steps: int = 40, now: float = NOW) -> Snapshot:
+    """Everything the arbiter would do, one step after the other, all new ones healthy."""
+    for _ in range(steps):
+        proposal = propose(snapshot, frozenset(), now)
+        if proposal is None:
+            return snapshot
+        snapshot = settled(after(snapshot, proposal.plan))
+    raise AssertionError("does not come to rest")
+
+
+def on(snapshot: Snapshot, name: str) -> int:
+    return sum(1 for _ in snapshot.instances_on(NodeName(name)))
+
+
+def kept(made: Job) -> Job:
+    container = made.containers[0]
+    volumes = tuple(replace(v, keep=True) for v in container.volumes)
+    return replace(made, containers=(replace(container, volumes=volumes),))
+
+
+def only_on_n1(made: Job, **others: str) -> Snapshot:
+    """The job is on n1, then other nodes join."""
+    snapshot = settled(submitted(cluster(n1="8G"), made))
+    joined = {NodeName(name): node(name, size) for name, size in others.items()}
+    return replace(snapshot, nodes={**snapshot.nodes, **joined})
+
+
+def test_an_instance_starts_elsewhere_is_healthy_and_then_stops() -> None:
+    """Never fewer healthy than wanted: the old one goes when the new one serves."""
+    snapshot = drained(only_on_n1(job(), n2="4G"))
+    first = planned(plan_drain(snapshot, NOW))
+    assert [(e.node, e.before, e.after) for e in first.edits] == [("n2", None, "running")]
+    assert first.edits[0].reason == (
+        "n1 is drained: n2 has no other instance of web and 4G of 4G memory free"
+    )
+    snapshot = report(after(snapshot, first), web_1=False)
+    assert plan_drain(snapshot, NOW) is None  # not healthy yet
+    assert plan_rollout(snapshot) is None  # one more than wanted, on purpose
+    second = planned(plan_drain(report(snapshot), NOW))
+    assert [(e.node, e.slot, e.after) for e in second.edits] == [("n1", 0, "stopping")]
+    assert second.edits[0].reason == "n1 is drained, and enough others are healthy"
+    assert where(vacated(after(report(snapshot), second))) == {"1": "n2 v1 running"}
+
+
+def test_many_instances_move_a_few_at_a_time() -> None:
+    """Seven of a job: four are started at once, and never fewer than seven are live."""
+    snapshot = drained(only_on_n1(job(instances=7), n2="8G", n3="8G"))
+    assert len(planned(plan_drain(snapshot, NOW)).edits) == 4
+    snapshot = moved_out(snapshot)
+    assert on(snapshot, "n1") == 0
+    assert len(list(snapshot.instances(WEB))) == 7
+
+
+def test_a_drained_node_takes_no_work_until_it_is_undrained() -> None:
+    """Room on it does not count; afterwards it does."""
+    snapshot = drained(cluster(n1="4G", n2="1G"))
+    snapshot = submitted(snapshot, job(instances=1))
+    assert refused(plan_scale(snapshot, WEB, 2)).fields["nodes"][0]["reason"] == "being drained"
+    snapshot = after(snapshot, plan_end_drain(snapshot, N1))
+    assert planned(plan_scale(snapshot, WEB, 2)).edits[0].node == "n1"
+
+
+def test_a_drain_cancelled_half_way_leaves_the_job_as_wanted() -> None:
+    """The one too many goes, and what has not left stays."""
+    snapshot = drained(only_on_n1(job(instances=3), n2="8G"))
+    snapshot = settled(after(snapshot, plan_drain(snapshot, NOW)))
+    snapshot = after(snapshot, plan_end_drain(snapshot, N1))
+    assert plan_drain(snapshot, NOW) is None
+    snapshot = moved_out(snapshot)
+    assert len(list(snapshot.instances(WEB))) == 3
+    again = moved_out(drained(snapshot))
+    assert on(again, "n1") == 0
+
+
+def test_what_has_no_room_elsewhere_stays_and_is_told_before() -> None:
+    """The outlook has the numbers, and the plan stops nothing."""
+    snapshot = drained(only_on_n1(job(instances=2, memory="2G"), n2="3G"))
+    outlook = foresee_drain(snapshot, N1)
+    assert [(m.instance, m.to) for m in outlook.movers] == [("web-0", "n2")]
+    (blocker,) = outlook.blockers
+    assert blocker.instance == "web-1"
+    assert blocker.reason == "needs 2G of memory; n2 is 1G of memory short (1G free)"
+    snapshot = moved_out(snapshot)
+    assert sorted(where(snapshot).values()) == ["n1 v1 running", "n2 v1 running"]
+
+
+def test_past_the_deadline_the_rest_is_stopped_and_pending() -> None:
+    """Before it nothing is stopped without a replacement; when it comes, somebody looks."""
+    snapshot = drained(only_on_n1(job(memory="2G"), n2="1G"), deadline=NOW + 60)
+    assert plan_drain(snapshot, NOW) is None
+    assert next_deadline(snapshot, NOW) == NOW + 60
+    plan = planned(plan_drain(snapshot, NOW + 60))
+    assert [(e.node, e.after, e.reason) for e in plan.edits] == [
+        ("n1", "stopping", "n1 is drained, and the deadline is past")
+    ]
+    snapshot = vacated(after(snapshot, plan))
+    assert on(snapshot, "n1") == 0
+    assert [(p.job, p.count) for p in pending_of(snapshot)] == [(WEB, 1)]
+    assert next_deadline(snapshot, NOW + 60) is None
+
+
+@pytest.mark.parametrize(("least", "left"), [(0, 0), (1, 1), (2, 2)])
+def test_the_deadline_does_not_go_below_min_available(least: int, left: int) -> None:
+    """As many healthy ones stay as the job says it needs."""
+    made = job(instances=2, memory="2G", min_available=least)
+    snapshot = drained(only_on_n1(made, n2="1G"), deadline=NOW)
+    snapshot = moved_out(snapshot, now=NOW + 1)
+    assert on(snapshot, "n1") == left
+
+
+def test_kept_volumes_hold_an_instance_until_the_deadline() -> None:
+    """Its data is not moved behind anybody's back."""
+    made = kept(job(disk="1G"))
+    snapshot = drained(only_on_n1(made, n2="8G"), deadline=NOW + 60)
+    (blocker,) = foresee_drain(snapshot, N1).blockers
+    assert blocker.reason == "its kept volumes are on n1, and are not moved"
+    assert plan_drain(snapshot, NOW) is None
+    assert planned(plan_drain(snapshot, NOW + 60)).edits[0].node == "n1"
+
+
+def test_an_exclusive_instance_stops_before_it_runs_elsewhere() -> None:
+    """It waits in its own slot on the new node, and runs when the old one is gone."""
+    made = job(on_partition=OnPartition.STOP)
+    snapshot = drained(only_on_n1(made, n2="8G"))
+    snapshot = after(snapshot, plan_drain(snapshot, NOW))
+    assert where(snapshot) == {"0": "n2 v1 waiting", "0*": "n1 v1 stopping"}
+    assert where(vacated(snapshot)) == {"0": "n2 v1 running"}
+
+
+def test_an_exclusive_instance_that_must_be_available_blocks() -> None:
+    """One of one must stay healthy, so it can't stop first; the outlook says so."""
+    made = job(on_partition=OnPartition.STOP, min_available=1)
+    snapshot = drained(only_on_n1(made, n2="8G"))
+    (blocker,) = foresee_drain(snapshot, N1).blockers
+    assert blocker.reason == ("it has to stop first, and web needs 1 healthy, of which it has 1")
+    assert plan_drain(snapshot, NOW) is None
+
+
+def test_a_rollout_under_way_takes_its_instances_off_a_drained_node() -> None:
+    """Old ones there go first, and the new version is nowhere but elsewhere."""
+    snapshot = settled(submitted(cluster(n1="8G", n2="8G"), job(instances=2)))
+    snapshot = submitted(drained(snapshot), job(instances=2, image="new"))
+    assert plan_drain(snapshot, NOW) is None
+    snapshot = moved_out(snapshot)
+    assert sorted(where(snapshot).values()) == ["n2 v2 running", "n2 v2 running"]
+
+
+def test_a_node_lost_during_its_drain_is_repaired_as_any_other() -> None:
+    """Repair comes first; when the node is back it is still drained."""
+    snapshot = drained(only_on_n1(job(instances=2), n2="8G"))
+    snapshot = after(snapshot, plan_drain(snapshot, NOW))
+    snapshot = lost(snapshot, "n1")
+    assert plan_drain(snapshot, NOW) is None
+    proposal = propose(snapshot, frozenset({N1}), NOW)
+    assert proposal is not None
+    assert proposal.what == "repair n1"
+    snapshot = after(snapshot, plan_repair(snapshot, frozenset({N1})))
+    assert on(moved_out(settled(snapshot)), "n1") == 0
+    assert snapshot.nodes[N1].ledger.drain
+
+
+def test_scaling_down_takes_from_the_drained_node_first() -> None:
+    """Those that were to leave anyway are the ones that go."""
+    snapshot = settled(submitted(cluster(n1="8G", n2="8G", n3="8G"), job(instances=3)))
+    plan = planned(plan_scale(drained(snapshot, "n2"), WEB, 2))
+    assert [(e.node, e.reason) for e in plan.edits] == [
+        ("n2", "web is scaled to 2: n2 is being drained")
+    ]
+
+
+def test_a_rollout_does_not_go_below_min_available() -> None:
+    """No room for both and all of them needed: it waits, and goes on when it may."""
+    tight = cluster(n1="1G", n2="1G")
+    snapshot = settled(submitted(tight, job(instances=2, min_available=2)))
+    snapshot = submitted(snapshot, job(instances=2, min_available=2, image="new"))
+    assert plan_rollout(snapshot) is None
+    looser = submitted(snapshot, job(instances=2, min_available=1, image="new"))
+    assert len(planned(plan_rollout(looser)).edits) == 2
+
+
+# What an operator sets ----------------------------------------------------------------------------
+
+
+def test_cordon_keeps_what_is_there_and_is_undone() -> None:
+    """Twice is once; work comes again afterwards."""
+    snapshot = settled(submitted(cluster(n1="4G"), job()))
+    snapshot = after(snapshot, plan_cordon(snapshot, N1))
+    assert planned(plan_cordon(snapshot, N1)).is_empty
+    assert plan_pending(snapshot) is None and on(snapshot, "n1") == 1
+    assert refused(plan_scale(snapshot, WEB, 2)).fields["nodes"][0]["reason"] == "cordoned"
+    snapshot = after(snapshot, plan_uncordon(snapshot, N1))
+    assert planned(plan_scale(snapshot, WEB, 2)).edits
+
+
+def test_a_drain_is_not_ended_by_uncordon() -> None:
+    """They are two things; the problem says which command ends it."""
+    problem = refused(plan_uncordon(drained(cluster(n1="4G")), N1))
+    assert problem.kind is NODE_DRAINING
+    assert "ozy node undrain n1" in problem.hint
+
+
+def test_a_node_that_is_not_there_is_named_with_what_was_meant() -> None:
+    """A misspelt name gets the nearest one."""
+    problem = refused(plan_cordon(cluster(node1="4G"), NodeName("nodel")))
+    assert problem.kind is NODE_NOT_FOUND
+    assert problem.hint == "Did you mean node1?"
+
+
+def test_an_operators_labels_win_over_the_nodes_own() -> None:
+    """Set, changed, and taken away, also one that the node's settings give it."""
+    snapshot = cluster(node("n1", labels={"zone": "a", "disk": "hdd"}))
+    snapshot = after(snapshot, plan_label(snapshot, N1, {"disk": "ssd", "role": "x"}, ()))
+    assert snapshot.nodes[N1].ledger.all_labels == {"zone": "a", "disk": "ssd", "role": "x"}
+    snapshot = after(snapshot, plan_label(snapshot, N1, {}, ("zone", "role")))
+    assert snapshot.nodes[N1].ledger.all_labels == {"disk": "ssd"}
+    assert planned(plan_label(snapshot, N1, {"disk": "ssd"}, ())).is_empty
+
+
+def test_draining_again_gives_it_the_new_deadline() -> None:
+    """It has been drained since it was first asked for."""
+    snapshot = drained(cluster(n1="4G"))
+    assert planned(plan_begin_drain(snapshot, N1, Drain(since=NOW + 5))).is_empty
+    later = plan_begin_drain(snapshot, N1, Drain(since=NOW + 5, deadline=NOW + 60))
+    drain = after(snapshot, later).nodes[N1].ledger.drain
+    assert drain == Drain(since=NOW, deadline=NOW + 60)

@@ -1,0 +1,214 @@
+"""System jobs: one on every matching node, present and future, before anything else."""
+
+from dataclasses import replace
+
+from ozymandias.core.explain import plan_document, why
+from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label
+from ozymandias.core.rollout import plan_rollout
+from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale, plan_stop
+from ozymandias.core.system import plan_system, wanted_of
+from ozymandias.daemon.scheduling import propose
+from ozymandias.model.job import Job, JobKey, JobKind, LabelRule, NetworkMode, PlacementRules
+from ozymandias.model.node import Drain, NodeName
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.problems import SYSTEM_JOB
+from tests.unit.core.builders import (
+    WEB,
+    after,
+    cluster,
+    job,
+    key,
+    lost,
+    node,
+    planned,
+    refused,
+    report,
+    returned,
+    settled,
+    submit,
+    submitted,
+    vacated,
+    where,
+)
+
+DNS = key("dns")
+N2 = NodeName("n2")
+
+
+def system(name: str = "dns", memory: str = "512M", **rest: object) -> Job:
+    made = job(name, 0, memory, **rest)  # type: ignore[arg-type]
+    return replace(made, kind=JobKind.SYSTEM)
+
+
+def nodes_of(snapshot: Snapshot, wanted: JobKey = DNS) -> list[str]:
+    return sorted(a.node for a in snapshot.instances(wanted))
+
+
+def with_node(snapshot: Snapshot, made: object) -> Snapshot:
+    name = made.name  # type: ignore[attr-defined]
+    return replace(snapshot, nodes={**snapshot.nodes, name: made})  # type: ignore[dict-item]
+
+
+def test_it_is_on_every_node_and_comes_to_a_joining_one() -> None:
+    """Two nodes, then a third; each has one, with the reason."""
+    snapshot = submitted(cluster(n1="4G", n2="4G"), system())
+    assert nodes_of(snapshot) == ["n1", "n2"]
+    snapshot = with_node(settled(snapshot), node("n3"))
+    plan = planned(plan_system(snapshot))
+    assert plan.edits[0].reason == "one of dns on every matching node: n3 has 4G of memory free"
+    snapshot = settled(after(snapshot, plan))
+    assert nodes_of(snapshot) == ["n1", "n2", "n3"]
+    assert propose(snapshot, frozenset()) is None
+    assert wanted_of(snapshot, snapshot.jobs[DNS]) == 3
+    assert why(snapshot, DNS)[0] == (
+        "dns is at version 1, one on every matching node: 3 of 3 nodes healthy."
+    )
+
+
+def test_it_is_placed_before_anything_else() -> None:
+    """A joining node with room for one gives it to the system job, not to what is pending."""
+    snapshot = submitted(cluster(n1="4G"), system(memory="1G"), job("big", 1, "3G"))
+    snapshot = with_node(lost(settled(snapshot), "n1"), node("n2", "3G"))
+    snapshot = after(snapshot, plan_repair(snapshot, frozenset({NodeName("n1")})))
+    proposal = propose(snapshot, frozenset())
+    # `big` was moved by the repair and fills n2: the system job says what it lacks.
+    assert proposal is None
+    assert [p.reason for p in pending_of(snapshot)] == [
+        "needs 1G of memory; n2 is 1G of memory short (0B free)"
+    ]
+    snapshot = with_node(snapshot, node("n3", "3G"))
+    snapshot = after(snapshot, plan_scale(snapshot, key("big"), 1))
+    first = propose(snapshot, frozenset())
+    assert first is not None and first.what == "system"
+
+
+def test_a_cordoned_node_has_its_own_and_a_drained_one_gives_it_up_last() -> None:
+    """What still runs on a node needs it until the end."""
+    snapshot = submitted(cluster(n1="4G", n2="4G"), job(instances=2), system())
+    snapshot = settled(snapshot)
+    snapshot = after(snapshot, plan_cordon(snapshot, NodeName("n1")))
+    snapshot = submitted(snapshot, system("exporter"))
+    assert nodes_of(snapshot, key("exporter")) == ["n1", "n2"]
+    snapshot = settled(snapshot)
+    snapshot = after(snapshot, plan_begin_drain(snapshot, N2, Drain(since=1.0)))
+    assert plan_system(snapshot) is None  # web is still there, with nowhere to go
+    snapshot = settled(after(snapshot, plan_stop(snapshot, WEB)))
+    plan = planned(plan_system(snapshot))
+    assert {(e.node, e.after, e.reason) for e in plan.edits} == {
+        ("n2", "stopping", "n2 is being drained")
+    }
+    snapshot = settled(after(snapshot, plan))
+    assert nodes_of(snapshot) == ["n1"]
+    assert not list(snapshot.instances_on(N2))
+
+
+def test_labels_decide_where_it_is() -> None:
+    """It comes when a label is set, and goes when it is taken away."""
+    rules = PlacementRules(require=(LabelRule(label="role", values=("edge",)),))
+    snapshot = submitted(cluster(n1="4G", n2="4G"), system(placement=rules))
+    assert nodes_of(snapshot) == []
+    snapshot = after(snapshot, plan_label(snapshot, N2, {"role": "edge"}, ()))
+    snapshot = settled(after(snapshot, plan_system(snapshot)))
+    assert nodes_of(snapshot) == ["n2"]
+    snapshot = after(snapshot, plan_label(snapshot, N2, {}, ("role",)))
+    plan = planned(plan_system(snapshot))
+    assert plan.edits[0].reason == "n2 is without label role == edge"
+    assert nodes_of(vacated(after(snapshot, plan))) == []
+
+
+def test_the_host_network_must_be_allowed_by_the_node() -> None:
+    """Where it is not, the job is pending there with that reason; its ports are the host's."""
+    allowed = node("n1", host_network=True)
+    made = system(host_port=9100, network=NetworkMode.HOST)
+    snapshot = submitted(cluster(allowed, node("n2")), made)
+    assert nodes_of(snapshot) == ["n1"]
+    assert [str(p) for p in snapshot.nodes[NodeName("n1")].ledger.held.host_ports] == ["80/tcp"]
+    (pending,) = pending_of(snapshot)
+    assert pending.reason == (
+        "n2 does not allow pods on its own network ([node] allow_host_network)"
+    )
+
+
+def test_a_change_goes_node_by_node_in_place() -> None:
+    """One is down at a time; the new one waits in the slot of the old."""
+    snapshot = settled(submitted(cluster(n1="4G", n2="4G", n3="4G"), system()))
+    changed = submit(snapshot, system(image="new"))
+    shown = plan_document(planned(changed), snapshot)
+    assert len(shown["stop"]) == len(shown["place"]) == 3
+    snapshot = after(snapshot, changed)
+    for replaced in range(1, 4):
+        snapshot = after(snapshot, plan_system(snapshot))
+        assert sum("stopping" in place for place in where(snapshot, DNS).values()) == 1
+        assert plan_system(snapshot) is None and plan_rollout(snapshot) is None
+        snapshot = vacated(snapshot)
+        assert plan_system(snapshot) is None  # healthy before the next
+        snapshot = report(snapshot)
+        assert sum("v2" in place for place in where(snapshot, DNS).values()) == replaced
+    assert plan_system(snapshot) is None
+
+
+def test_a_change_heeds_min_available() -> None:
+    """With as many needed as there are nodes, nothing is stopped."""
+    snapshot = settled(submitted(cluster(n1="4G", n2="4G"), system(min_available=2)))
+    snapshot = submitted(snapshot, system(min_available=2, image="new"))
+    assert plan_system(snapshot) is None
+
+
+def test_what_is_unhealthy_is_replaced_without_waiting() -> None:
+    """A broken version must not hold up the one that mends it."""
+    snapshot = report(submitted(cluster(n1="4G", n2="4G"), system()), dns_0=False, dns_1=False)
+    snapshot = submitted(snapshot, system(image="new"))
+    assert len(planned(plan_system(snapshot)).edits) == 4
+
+
+def test_a_lost_nodes_instance_is_not_moved_and_comes_back_with_it() -> None:
+    """Elsewhere there is one already."""
+    snapshot = lost(settled(submitted(cluster(n1="4G", n2="4G"), system())), "n2")
+    snapshot = after(snapshot, plan_repair(snapshot, frozenset({N2})))
+    assert nodes_of(snapshot) == ["n1"]
+    assert propose(snapshot, frozenset()) is None
+    assert wanted_of(snapshot, snapshot.jobs[DNS]) == 1
+    snapshot = returned(snapshot, "n2")
+    assert nodes_of(after(snapshot, plan_system(snapshot))) == ["n1", "n2"]
+
+
+def test_it_is_never_started_beside_one_that_still_stops() -> None:
+    """A label taken away and given back: the new one waits until the old pod is gone."""
+    rules = PlacementRules(require=(LabelRule(label="role", values=("edge",)),))
+    snapshot = cluster(node("n1", labels={"role": "edge"}))
+    snapshot = settled(submitted(snapshot, system(placement=rules)))
+    n1 = NodeName("n1")
+    snapshot = after(snapshot, plan_label(snapshot, n1, {}, ("role",)))
+    snapshot = after(snapshot, plan_system(snapshot))
+    snapshot = after(snapshot, plan_label(snapshot, n1, {"role": "edge"}, ()))
+    assert plan_system(snapshot) is None
+    (pending,) = pending_of(snapshot)
+    assert pending.reason == "n1 is still stopping the one before"
+    snapshot = vacated(snapshot)
+    assert nodes_of(after(snapshot, plan_system(snapshot))) == ["n1"]
+
+
+def test_it_can_not_be_scaled_and_submitting_it_again_changes_nothing() -> None:
+    """The nodes say how many there are."""
+    snapshot = settled(submitted(cluster(n1="4G"), system()))
+    problem = refused(plan_scale(snapshot, DNS, 3))
+    assert problem.kind is SYSTEM_JOB
+    assert planned(submit(snapshot, system())).is_empty
+    assert plan_pending(snapshot) is None
+
+
+def test_a_service_can_become_a_system_job_and_back() -> None:
+    """Old instances are replaced either way, and the number is what the kind says."""
+    snapshot = settled(submitted(cluster(n1="4G", n2="4G"), job("dns", 3, "512M")))
+    snapshot = submitted(snapshot, system())
+    for _ in range(20):
+        if (proposal := propose(snapshot, frozenset())) is None:
+            break
+        snapshot = settled(after(snapshot, proposal.plan))
+    assert nodes_of(snapshot) == ["n1", "n2"]
+    snapshot = submitted(snapshot, job("dns", 3, "512M"))
+    for _ in range(20):
+        if (proposal := propose(snapshot, frozenset())) is None:
+            break
+        snapshot = settled(after(snapshot, proposal.plan))
+    assert len(nodes_of(snapshot)) == 3
