@@ -224,11 +224,12 @@ class Membership:
             await self._poke.wait()
 
     async def _tell_health(self, session: Session) -> None:
-        node = self._mirror.snapshot().nodes.get(session.node)
+        snapshot, key = self._mirror.snapshot(), keys.node(session.node)
+        node = snapshot.nodes.get(session.node)
         presence = node.presence if node else None
         if presence is not None and presence.degraded != self._degraded():
             told = replace(presence, degraded=self._degraded())
-            put = Put(keys.node(session.node), codec.encode(told), session.lease.id)
+            put = Put(key, codec.encode(told, snapshot.unknown.get(key)), session.lease.id)
             result = await self._store.txn(self.fence(), [put])
             await self._mirror.reached(result.revision)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ozymandias.model.instance import Assigned, Assignment, InstanceStatus, JobStatus, instances_of
 from ozymandias.model.job import JobKey, JobRecord
@@ -21,6 +22,9 @@ class Snapshot:
     claims: Mapping[str, JobKey] = field(default_factory=dict)
     # Highest version number ever used per job name, kept after the job is gone.
     last_versions: Mapping[JobKey, int] = field(default_factory=dict)
+    # Members of stored records that this version has no field for, by the record's key: a newer
+    # daemon's, to be kept by whoever rewrites the record.
+    unknown: Mapping[bytes, Mapping[str, Any]] = field(default_factory=dict)
 
     def instances(self, job: JobKey | None = None) -> Iterator[Assigned]:
         """Every assigned instance, of one job or of all, in a stable order."""

@@ -140,12 +140,14 @@ class _Writer:
             key = keys.ledger(node)
             revision = self.before.nodes[node].ledger_revision
             self.compare.append(Compare(key, "mod", "=", revision))
-            self.then.append(Put(key, codec.encode(self.after.nodes[node].ledger)))
+            ledger = self.after.nodes[node].ledger
+            self.then.append(Put(key, codec.encode(ledger, self.before.unknown.get(key))))
             self.marked.append(key)
         for pair in sorted({pair for _, pairs in found for pair in pairs}):
             assignment = self.after.assignments.get(pair)
             key = keys.assignment(*pair)
-            put = Put(key, codec.encode(assignment.groups)) if assignment else None
+            unknown = self.before.unknown.get(key)
+            put = Put(key, codec.encode(assignment.groups, unknown)) if assignment else None
             self.then.append(put or Delete(key))
         for node in sorted({node for plan in self.plans for node in _gaining(plan)}):
             if keys.node(node) not in self.fenced:  # the fence compares our own record already
@@ -162,7 +164,9 @@ class _Writer:
             key = keys.job(job)
             self.compare.append(Compare(key, "mod", "=", record.head_revision if record else 0))
             head = replace(new.head, commit=commit) if new else None
-            self.then.append(Put(key, codec.encode(head)) if head else Delete(key))
+            is_same = record is not None and head is not None and record.head.uid == head.uid
+            unknown = self.before.unknown.get(key) if is_same else None
+            self.then.append(Put(key, codec.encode(head, unknown)) if head else Delete(key))
             self.marked.append(key)
 
     def _versions(self, change: JobChange) -> None:

@@ -2,8 +2,13 @@
 
 A value that can't be read (a newer schema, a stray write) raises Undecodable; the mirror leaves
 that one object out and says so, and the rest of the cluster goes on.
+
+A newer daemon may have written members that this one has no field for. Whoever rewrites a record
+keeps them: `decode_known` gives them beside the value, `encode` takes them back. What we wrote
+ourselves is told by its bytes, so nearly always that costs one encoding and no look at the members.
 """
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -56,8 +61,14 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {
 }
 
 
-def encode(value: Any) -> bytes:
-    return _encoder.encode(value)
+Unknown = Mapping[str, Any]  # by name; of a list of groups, by `_same`
+
+
+def encode(value: Any, unknown: Unknown | None = None) -> bytes:
+    """``unknown``: members of the record that is rewritten which this version does not know."""
+    if not unknown:
+        return _encoder.encode(value)
+    return msgspec.json.encode(_with(_plain(value), unknown))
 
 
 def decode(kind: type[T], data: bytes) -> T:
@@ -66,6 +77,59 @@ def decode(kind: type[T], data: bytes) -> T:
     except (msgspec.DecodeError, ValueError, UnicodeDecodeError) as error:
         raise Undecodable(f"{getattr(kind, '__name__', kind)}: {error}") from error
     return value
+
+
+def decode_known(kind: type[T], data: bytes) -> tuple[T, Unknown | None]:
+    """The value, and what else the record holds; None if nothing."""
+    value = decode(kind, data)
+    if _encoder.encode(value) == data:
+        return value, None
+    return value, _beyond(msgspec.json.decode(data), _plain(value)) or None
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value, enc_hook=_encode_own)
+
+
+def _same(group: dict[str, Any]) -> str:
+    """What stays of a group while its slots come and go and its state changes."""
+    return f"{group.get('uid')}.{group.get('version')}.{group.get('generation', 0)}"
+
+
+def _by_group(items: Any) -> dict[str, dict[str, Any]]:
+    """Groups that differ in slots or state alone share their unknown members."""
+    found: dict[str, dict[str, Any]] = {}
+    for item in items:
+        if isinstance(item, dict):
+            found.setdefault(_same(item), {}).update(item)
+    return found
+
+
+def _beyond(found: Any, known: Any) -> dict[str, Any]:
+    """The members that are not known, at any depth of objects; groups are told by `_same`."""
+    if isinstance(found, list):
+        return _beyond(_by_group(found), _by_group(known))
+    if not (isinstance(found, dict) and isinstance(known, dict)):
+        return {}
+    unknown = {}
+    for name, value in found.items():
+        if name not in known:
+            unknown[name] = value
+        elif isinstance(value, dict) and (inner := _beyond(value, known[name])):
+            unknown[name] = inner
+    return unknown
+
+
+def _with(document: Any, unknown: Unknown) -> Any:
+    """The document and what is not known; objects that are gone take theirs along."""
+    if isinstance(document, list | tuple):
+        return [_with(group, unknown.get(_same(group), {})) for group in document]
+    for name, value in unknown.items():
+        if name not in document:
+            document[name] = value
+        elif isinstance(document[name], dict) and isinstance(value, Mapping):
+            _with(document[name], value)
+    return document
 
 
 def decode_groups(data: bytes) -> tuple[Group, ...]:

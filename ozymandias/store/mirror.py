@@ -4,7 +4,7 @@ The mirror applies whole revisions only, so every Snapshot is the cluster at one
 object in it knows the revision it was read at: a later compare needs no second read. What can't
 be decoded is left out with a warning; one poisoned key must not stop every peer.
 
-Snapshots are cheap: of the six mappings in one, those that did not change since the last snapshot
+Snapshots are cheap: of the seven mappings in one, those that did not change since the last snapshot
 are the very same objects, and the others are copied once per snapshot that somebody asks for.
 
 Loops look at the whole cluster whenever it changes. Those of a ``patient`` mirror are woken for
@@ -19,9 +19,10 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from ozymandias.model.event import EventRecord
-from ozymandias.model.instance import Assignment, JobStatus
+from ozymandias.model.instance import Assignment, Group, JobStatus
 from ozymandias.model.job import JobHead, JobKey, JobRecord, JobVersion
 from ozymandias.model.node import Ledger, Node, NodeName, Presence
 from ozymandias.model.snapshot import Snapshot
@@ -29,10 +30,12 @@ from ozymandias.ports import KV, Event, Listing, Store, Unavailable
 from ozymandias.store import codec, keys
 from ozymandias.telemetry import warn
 
+T = TypeVar("T")
+
 PAUSE_SECONDS = 0.02
 PAUSE_SECONDS_MAX = 0.5
 PAUSE_SECONDS_EACH = 0.0003  # more for every assignment in the cluster
-PARTS = ("nodes", "jobs", "assignments", "statuses", "claims", "last_versions")
+PARTS = ("nodes", "jobs", "assignments", "statuses", "claims", "last_versions", "unknown")
 
 
 class Mirror:
@@ -63,6 +66,7 @@ class Mirror:
         self._nodes: dict[NodeName, Node] = {}
         self._jobs: dict[JobKey, JobRecord] = {}
         self._last_versions: dict[JobKey, int] = {}
+        self._unknown: dict[bytes, codec.Unknown] = {}
         # The parts of a snapshot that changed since the last one was made.
         self._stale: set[str] = set(PARTS)
 
@@ -164,13 +168,15 @@ class Mirror:
 
     def _apply_decoded(self, kv: KV, deleted: bool) -> None:
         key = kv.key
+        if self._unknown.pop(key, None):
+            self._stale.add("unknown")
         if key.startswith(keys.ASSIGNMENTS):
             node, job = _node_and_job(key, keys.ASSIGNMENTS)
             self._stale.add("assignments")
             if deleted:
                 self._assignments.pop((node, job), None)
             else:
-                groups = codec.decode_groups(kv.value)
+                groups = self._read(tuple[Group, ...], kv)
                 self._assignments[node, job] = Assignment(node=node, job=job, groups=groups)
         elif key.startswith(keys.STATUS):
             node, job = _node_and_job(key, keys.STATUS)
@@ -199,6 +205,14 @@ class Mirror:
         elif key == keys.FORMAT and not deleted:
             self.cluster = codec.decode(codec.Format, kv.value).cluster
 
+    def _read(self, kind: type[T], kv: KV) -> T:
+        """Decode a record that is rewritten now and then; members we don't know are noted."""
+        value, unknown = codec.decode_known(kind, kv.value)
+        if unknown:
+            self._unknown[kv.key] = unknown
+            self._stale.add("unknown")
+        return value
+
     def _apply_node(self, kv: KV, deleted: bool) -> None:
         prefix = keys.NODES if kv.key.startswith(keys.NODES) else keys.LEDGERS
         name = NodeName(kv.key[len(prefix) :].decode())
@@ -206,11 +220,11 @@ class Mirror:
         if prefix is keys.NODES:
             self._presences.pop(name, None)
             if not deleted:
-                self._presences[name] = (codec.decode(Presence, kv.value), kv)
+                self._presences[name] = (self._read(Presence, kv), kv)
         else:
             self._ledgers.pop(name, None)
             if not deleted:
-                self._ledgers[name] = (codec.decode(Ledger, kv.value), kv.mod_revision)
+                self._ledgers[name] = (self._read(Ledger, kv), kv.mod_revision)
         self._nodes.pop(name, None)
         if name in self._ledgers:
             ledger, ledger_revision = self._ledgers[name]
@@ -230,7 +244,7 @@ class Mirror:
             job = keys.job_key(*_two(keys.parts(kv.key, keys.JOBS)))
             self._heads.pop(job, None)
             if not deleted:
-                self._heads[job] = (codec.decode(JobHead, kv.value), kv.mod_revision)
+                self._heads[job] = (self._read(JobHead, kv), kv.mod_revision)
         else:
             namespace, name, number = keys.parts(kv.key, keys.VERSIONS)
             job = keys.job_key(namespace, name)

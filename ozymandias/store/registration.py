@@ -105,7 +105,7 @@ async def renew_offer(
     key = keys.ledger(offer.node)
     transaction = Transaction(
         compare=(*fence, Compare(key, "mod", "=", node.ledger_revision)),
-        then=(Put(key, codec.encode(replace(ledger, commit=commit))),),
+        then=(Put(key, codec.encode(replace(ledger, commit=commit), snapshot.unknown.get(key))),),
         marked=(key,),
     )
     outcome = await send(store, transaction, commit)
@@ -134,7 +134,8 @@ def prepare_registration(
         before = assignments[job].groups if job in assignments else ()
         found = Assignment(node=offer.node, job=job, groups=merged((*before, *groups)))
         assignments[job] = found
-        then.append(Put(keys.assignment(offer.node, job), codec.encode(found.groups)))
+        key = keys.assignment(offer.node, job)
+        then.append(Put(key, codec.encode(found.groups, snapshot.unknown.get(key))))
     held, promised = totals(assignments.values())
     ledger = Ledger(
         capacity=offer.capacity,
@@ -151,7 +152,7 @@ def prepare_registration(
     )
     record, ledger_key = keys.node(offer.node), keys.ledger(offer.node)
     then += [
-        Put(ledger_key, codec.encode(ledger)),
+        Put(ledger_key, codec.encode(ledger, snapshot.unknown.get(ledger_key))),
         Put(record, codec.encode(offer.presence), lease),
     ]
     compare = (
