@@ -203,6 +203,15 @@ class HostCluster(Cluster):
                     found.append(f"{host.name} {name}: {text[begin:][:6000]}")
         return "\n".join(found)
 
+    def last_words(self, lines: int = 12) -> str:
+        """The ends of all logs, for whoever has to find out why a test failed."""
+        logs = [log for host in self.hosts for log in sorted(host.directory.glob("log/*.log"))]
+        tails = (
+            (f"{log.parts[-3]} {log.name}", log.read_text(errors="replace").splitlines()[-lines:])
+            for log in logs
+        )
+        return "\n".join("\n".join([f"== {title}", *tail]) for title, tail in tails)
+
 
 def _running(host: Host) -> dict[str, str]:
     form = "{{.Names}}={{.ID}} {{.StartedAt}}"
@@ -221,6 +230,10 @@ def running(count: int = 3, more: More | None = None) -> Iterator[HostCluster]:
     """A cluster that takes work, removed in the end whatever happens; a bug in it is told."""
     with Hosts.up(count) as hosts:
         cluster = HostCluster(hosts, more)
-        yield cluster.bring_up()
+        try:
+            yield cluster.bring_up()
+        except BaseException:
+            print(cluster.last_words())
+            raise
         bugs = cluster.tracebacks()
     assert not bugs, bugs

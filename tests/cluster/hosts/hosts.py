@@ -185,6 +185,7 @@ class Hosts:
                     self._own.joining(*command),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
                     start_new_session=True,
                 )
             )
