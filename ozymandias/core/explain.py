@@ -9,7 +9,7 @@ from typing import Any
 
 from ozymandias.core.apply import LIVE
 from ozymandias.core.buckets import Buckets, is_system, per_node, sort_job
-from ozymandias.core.fitting import describe, needs
+from ozymandias.core.fitting import describe, needs, rooms_if_started, start_words
 from ozymandias.core.foresee import foresee
 from ozymandias.core.placement import NOW, Room, most_that_fit, rooms_of
 from ozymandias.core.rollout import next_step, rolling_of
@@ -169,6 +169,10 @@ def _pending_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
         return
     yield f"{count} pending: each needs {needs(demand)}, and no node has that free."
     yield from _node_lines(snapshot, job, buckets)
+    for name, room in rooms_if_started(snapshot).items():
+        if most_that_fit({name: room}, demand, 1, NOW, rules=job.placement, there=there):
+            yield f"There would be room if you {start_words([name])}."
+            return
 
 
 def _node_lines(snapshot: Snapshot, job: Job, buckets: Buckets) -> Iterator[str]:

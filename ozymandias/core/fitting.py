@@ -5,7 +5,7 @@ nodes, not free bytes lying about. The resource to blame is found by asking agai
 no end of it. Every suggestion has been put to the scheduler and found to fit.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ozymandias import problems
@@ -265,6 +265,7 @@ def _suggestions(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
         yield from _less_memory(attempt)
         yield from _less_disk(attempt)
         yield from _no_host_port(attempt)
+    yield from _started(attempt)
     yield from _uncordoned(attempt)
     yield from _more_nodes(attempt, placeable)
 
@@ -322,6 +323,30 @@ def _no_host_port(attempt: Attempt) -> Iterator[Suggestion]:
             text=f"ask for no host port ({names}): pods have addresses of their own",
             change={"ports": "without host"},
         )
+
+
+def _started(attempt: Attempt) -> Iterator[Suggestion]:
+    """Nodes that are merely not there: one of them, or all."""
+    away = rooms_if_started(attempt.snapshot)
+    for names in (*([name] for name in away), list(away) if len(away) > 1 else []):
+        back = {name: away[name] for name in names}
+        if back and attempt.fits(rooms=attempt.rooms | back):
+            yield Suggestion(text=start_words(names), change={"start": names})
+            return
+
+
+def rooms_if_started(snapshot: Snapshot) -> Rooms:
+    """What the nodes that are not alive would offer, if they were."""
+    return {
+        name: Room.of(node)
+        for name, node in sorted(snapshot.nodes.items())
+        if not node.is_alive and node.ledger.takes_work
+    }
+
+
+def start_words(names: Sequence[NodeName]) -> str:
+    command = "; ".join(f"ozy node start {name}" for name in names)
+    return f"start {' and '.join(names)} (where `ozy up` made it: `{command}`)"
 
 
 def _uncordoned(attempt: Attempt) -> Iterator[Suggestion]:

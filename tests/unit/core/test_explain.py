@@ -86,6 +86,16 @@ def test_why_pending() -> None:
     )
 
 
+def test_why_pending_while_a_node_is_away() -> None:
+    """A node whose return would make room is named; one that has none to offer is not."""
+    snapshot = settled(submitted(cluster(n1="2G", n2="2G", n3="4G"), job(memory="4G")))
+    away = lost(snapshot, "n2", "n3")
+    repaired = after(away, plan_repair(away, frozenset({NodeName("n3")})))
+    assert why(repaired, WEB)[-1] == (
+        "There would be room if you start n3 (where `ozy up` made it: `ozy node start n3`)."
+    )
+
+
 def test_why_unhealthy_and_unstarted() -> None:
     """An instance that is not healthy shows what its node said of it."""
     snapshot = submitted(cluster(n1="4G"), job())

@@ -185,6 +185,22 @@ REJECTIONS = [
         {"uncordon": "n1"},
     ),
     (
+        "a node is merely not there",
+        cluster(node("n1", "2G"), node("n2", "4G", alive=False), node("n3", "9G", cordoned=True)),
+        job(memory="4G"),
+        "insufficient-memory",
+        "Job requires 4G of memory but only 0B can be allocated.",
+        {"start": ["n2"]},
+    ),
+    (
+        "two nodes are merely not there",
+        cluster(node("n1", "1G"), node("n2", "4G", alive=False), node("n3", "4G", alive=False)),
+        job(instances=2, memory="4G"),
+        "insufficient-memory",
+        "Job requires 8G of memory but only 0B can be allocated.",
+        {"start": ["n2", "n3"]},
+    ),
+    (
         "there are no nodes at all",
         Snapshot(),
         job(),

@@ -344,6 +344,9 @@ def follow(snapshot: Snapshot, wanted: Job, change: dict[str, object]) -> tuple[
             there = snapshot.nodes[NodeName(str(value))]
             opened = replace(there, ledger=replace(there.ledger, is_cordoned=False))
             snapshot = replace(snapshot, nodes={**snapshot.nodes, there.name: opened})
+        elif name == "start":
+            assert isinstance(value, list)
+            snapshot = returned(snapshot, *value)
         elif name == "nodes":
             size = (str(change["memory_bytes"]), str(change["disk_bytes"]))
             more = (node(f"more{i}", *size) for i in range(int(str(value))))
