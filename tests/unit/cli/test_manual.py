@@ -1,7 +1,6 @@
 """The manual: every command is in it, with an example, and what is generated is up to date."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -51,7 +50,6 @@ def test_old_pages_go(tmp_path: Path) -> None:
     assert (tmp_path / "man" / "ozy.1").exists()
 
 
-@pytest.mark.skipif(not shutil.which("groff"), reason="no groff here")
 def test_man_pages_are_set_without_a_warning() -> None:
     """groff has nothing to say about them, and hyphens can be copied to a shell."""
     files = sorted(str(file) for file in (DOCS / "man").glob("*.1"))
