@@ -51,6 +51,7 @@ class Daemon:
             runtime=ports.runtime,
             clock=clock,
             degraded=lambda: self._executor.degraded or self._without_network,
+            busy=lambda: local.busy,
         )
         fence = self.membership.fence
         self.committer = Committer(

@@ -13,7 +13,7 @@ starts nothing, stops nothing, answers 503, and joins again when it can. The pod
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +83,7 @@ class Membership:
         runtime: Runtime,
         clock: Clock,
         degraded: Callable[[], str] = lambda: "",
+        busy: Callable[[], Collection[PodId]] = tuple,
     ) -> None:
         self._identity = identity
         self._store = store
@@ -90,6 +91,7 @@ class Membership:
         self._runtime = runtime
         self._clock = clock
         self._degraded = degraded
+        self._busy = busy  # pods that are being worked on
         self._changed = asyncio.Event()
         self._poke = asyncio.Event()
         self.process_id = (
@@ -235,7 +237,7 @@ class Membership:
 
     async def _recount(self, session: Session) -> None:
         """The pods can be listed now: count those that nobody knows of before taking work."""
-        found = tuple(pod.id for pod in await self._runtime.list_pods())
+        found = await self._pods()
         offer = self._offer(self._presence(session.long_lease.id, self._degraded()), found)
         revision = await recount(
             self._store, self._mirror, offer, session.lease.id, self.fence(), self._commit_id()
@@ -245,6 +247,12 @@ class Membership:
         self._blind = ""
         log("session.recounted", node=session.node, reason=f"{len(found)} pods found")
         await self._mirror.reached(revision)
+
+    async def _pods(self) -> tuple[PodId, ...]:
+        """What is here, and what is being made: that may appear right after the listing."""
+        busy = set(self._busy())
+        listed = {pod.id for pod in await self._runtime.list_pods()}
+        return tuple(sorted(busy | listed | set(self._busy())))
 
     # Joining ------------------------------------------------------------------------------------
 
@@ -308,7 +316,7 @@ class Membership:
         identity = self._identity
         degraded = ""
         try:
-            found = tuple(pod.id for pod in await self._runtime.list_pods())
+            found = await self._pods()
         except RuntimeFailed as error:
             # Without the truth about its pods the node joins, but takes no work until it is known.
             found, degraded = (), f"{BLIND}: {error}"

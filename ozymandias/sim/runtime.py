@@ -58,6 +58,7 @@ class SimRuntime:
         await self._call("create_pod", lambda: self._host.create_end(pod))
 
     async def start_container(self, pod: PodId, container: str) -> None:
+        self._host.on_event(pod, "asked to start", "")
         await self._call("start_container", lambda: self._host.start(pod, container))
 
     async def stop_container(self, pod: PodId, container: str) -> None:

@@ -15,7 +15,7 @@ from ozymandias.store import codec, keys
 FAULT, HEAL, COMMIT, POD, USER, VIOLATION, NOTE = (
     *("fault", "heal", "commit", "pod", "user", "violation", "note"),
 )
-QUIET_PODS = frozenset({"passed", "failed", "create"})  # not worth a line each
+QUIET_PODS = frozenset({"passed", "failed", "create", "asked to start"})  # not worth a line each
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 A `Witness` is told of every revision of the store (with who wrote it, where that is known) and of
 everything that happens to pods on their hosts, each with its time. It remembers what it needs:
 
-    S4   starts     a pod is first started where it is to run, or was a moment ago
+    S4   starts     a pod is first started where it is to run, or was a moment before it was asked
+                    for: what becomes of a call that hangs is no longer in the daemon's hands
     S7   no unjust  a pod is stopped only where its slot is not to run, restarted only by its policy
     S9   drained    a pod that served has left its names before it is stopped; a name means that a
                     probe has passed
@@ -18,6 +19,7 @@ Everything else is looked up in `sim/invariants.py`. It asks no daemon anything.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobHead, JobKey
@@ -45,6 +47,7 @@ class Rules:
 @dataclass(slots=True, kw_only=True)
 class PodHistory:
     to_run_until: float | None = None  # the last time its slot was to run here
+    asked_at: float | None = None  # when its daemon last asked for a start
     stopping_since: float | None = None
     has_passed: bool = False  # a probe, in some run
     has_failed: bool = False  # a probe, or its network, since it was last restarted
@@ -53,7 +56,7 @@ class PodHistory:
 
 @dataclass(slots=True, kw_only=True)
 class NodeHistory:
-    absent_since: float | None = 0.0
+    absent_since: float | None = -inf  # never seen
     session: str = ""
     session_since: float = 0.0
     pods: dict[PodId, SlotState] = field(default_factory=dict)
@@ -123,8 +126,10 @@ class Witness:
     def _remember(self, change: Change) -> None:
         now = self._now()
         for name in change.presences:
-            node = self._nodes.setdefault(name, NodeHistory())
             presence = self.truth.presences.get(name)
+            if presence is None and name not in self._nodes:
+                continue  # garbage under a name that no node has
+            node = self._nodes.setdefault(name, NodeHistory())
             if presence is None:
                 node.absent_since = now
             else:
@@ -218,6 +223,8 @@ class Witness:
         node = self._nodes.get(pod.node)
         state = node.pods.get(pod) if node else None
         match what:
+            case "asked to start":
+                self._pod(pod).asked_at = self._now()
             case "first start":
                 self._check_start(pod, state)
             case "stop" | "kill":
@@ -248,12 +255,12 @@ class Witness:
     def _check_start(self, pod: PodId, state: SlotState | None) -> None:
         if state is SlotState.RUNNING:
             return
-        until = self._pod(pod).to_run_until
+        until, asked = self._pod(pod).to_run_until, self._pod(pod).asked_at
+        ago = (self._now() if asked is None else asked) - (until or 0.0)
         limit = self._rules.lease_ttl_seconds + LAG_SECONDS
         if until is None:
             self._violate(f"S4 {pod.name} was started though it was never to run there")
-        elif self._now() - until > limit and not self.is_lagging(pod.node):
-            ago = self._now() - until
+        elif ago > limit and not self.is_lagging(pod.node):
             self._violate(f"S4 {pod.name} was started {ago:.1f} s after it was to run there")
 
     def _check_drained(self, pod: PodId, state: SlotState | None, address: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ozymandias.model.instance import InstanceId
+from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.node import NodeName
 from ozymandias.problems import ProblemError
 from ozymandias.sim.clock import VirtualLoop
@@ -147,6 +147,27 @@ def test_most_nodes_missing_at_once_is_not_believed_for_a_minute() -> None:
     tell(story)
 
 
+def test_after_a_short_power_cut_the_host_that_boots_last_is_waited_for() -> None:
+    """All hosts are cut, two are back at once: the third's lease, which lapses only then, is old."""
+
+    async def story(world: World) -> None:
+        await world.operations().submit(job_file())
+        await healthy(world, 3)
+        before = world.assigned()
+        for name in ("n1", "n2", "n3"):
+            await world.power_cut(NodeName(name))
+        for name in ("n1", "n2"):
+            world.boot(NodeName(name))
+        await asyncio.sleep(world.settings.lease_ttl_seconds + 20)
+        assert world.assigned() == before
+        world.boot(NodeName("n3"))
+        await world.until(lambda: all_joined(world), 30, "joined again")
+        await healthy(world, 3)
+        assert world.assigned() == before
+
+    tell(story)
+
+
 def test_what_does_not_fit_after_a_loss_waits_and_runs_when_room_appears() -> None:
     """As many as fit are placed, the rest is pending with a reason, and placed within a second."""
 
@@ -261,3 +282,27 @@ def test_peers_that_race_for_a_lost_node_agree_at_once() -> None:
         assert world.lost_races - before <= 2 * len(world.machines)
 
     tell(story, nodes=10)
+
+
+def test_what_is_being_made_counts_when_a_node_comes_back() -> None:
+    """A pod that podman is still at work on is stopping in the books, not nothing."""
+
+    async def story(world: World) -> None:
+        n1, n2 = NodeName("n1"), NodeName("n2")
+        for name in (n1, n2):
+            world.machines[name].host.faults.latency_seconds = (3.0, 3.0)
+        await world.operations().submit(job_file(2))
+        creating = list(world.truth.pods_of(n1))
+        await asyncio.sleep(4)  # images are looked for, then pods are made
+        assert creating and not world.machines[n1].host.pods
+        world.machines[n1].host.faults.latency_seconds = (0.1, 0.1)  # of what follows
+        world.lose_lease(n1)
+        await world.until(lambda: n1 not in world.assigned().values(), 5, "given to the other")
+        await world.until(lambda: n1 in world.truth.presences, 5, "back")
+        states = world.truth.pods_of(n1)
+        assert states.get(creating[0]) is SlotState.STOPPING
+        await healthy(world, 2)
+        await world.until(lambda: not world.truth.pods_of(n1), 20, "given back")
+        assert not world.machines[n1].host.pods
+
+    tell(story, nodes=2)
