@@ -128,12 +128,12 @@ def init(dry_run: bool, root: Path, **given: Any) -> int:
         members_max=int(given["members"]),
         lease_ttl_seconds=given["lease_ttl"],
     )
-    wish = _wish(given)
+    wish = wish_of(given)
     if dry_run:
         return _dry_run(found.draft(wish, settings_, places), places, founds=True)
     record.require_root(places)
     started = time.monotonic()
-    done = found.init(wish, settings_, places, _sayer())
+    done = found.init(wish, settings_, places, sayer())
     _remember(done, places)
     show(_founded(done, started), _draw_founded)
     return 0
@@ -161,13 +161,13 @@ def join(door: str, token: str, dry_run: bool, root: Path, **given: Any) -> int:
     parsed = join_token.parse(token)
     if isinstance(parsed, Problem):
         raise ProblemError(parsed)
-    wish = _wish(given)
+    wish = wish_of(given)
     if dry_run:
         unknown = record.ClusterSettings(id="(the cluster's)")
         return _dry_run(found.draft(wish, unknown, places), places, founds=False)
     record.require_root(places)
     started = time.monotonic()
-    done = found.join(door, parsed, wish, places, _sayer())
+    done = found.join(door, parsed, wish, places, sayer())
     _remember(done, places)
     show(_founded(done, started), _draw_founded)
     return 0
@@ -200,7 +200,7 @@ def create(uses: int, hours: float, root: Path) -> None:
     """
     from ozymandias.cluster.founding import found
 
-    at = _here(root)
+    at = here(root)
     made = found.create_token(at, uses=uses, seconds=hours * 3600, by=_who())
     document = {
         "id": made.id,
@@ -224,7 +224,7 @@ def list_(root: Path) -> None:
     """
     from ozymandias.cluster.founding import registry, work
 
-    at = _here(root)
+    at = here(root)
 
     async def read() -> Any:
         async with at.store() as store:
@@ -262,7 +262,7 @@ def revoke(id_: str, root: Path) -> None:
     from ozymandias.cluster.founding import registry, work
     from ozymandias.problems import RESOURCE_NOT_FOUND, ProblemError
 
-    at = _here(root)
+    at = here(root)
 
     async def remove() -> bool:
         async with at.store() as store:
@@ -280,7 +280,7 @@ def revoke(id_: str, root: Path) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def _wish(given: dict[str, Any]) -> "Wish":
+def wish_of(given: dict[str, Any]) -> "Wish":
     from ozymandias.cluster.founding.found import Wish
 
     labels = dict(label.split("=", 1) for label in given["labels"] if "=" in label)
@@ -299,14 +299,14 @@ def _wish(given: dict[str, Any]) -> "Wish":
     )
 
 
-def _here(root: Path) -> "Work":
+def here(root: Path) -> "Work":
     """This host as it is; a problem where it is in no cluster."""
     from ozymandias.cluster.founding import record, work
     from ozymandias.problems import HOST_CLUSTER, ProblemError
 
     places = record.Places(root=root.absolute())
     record.require_root(places)
-    at = work.of(places, _sayer())
+    at = work.of(places, sayer())
     if at is None:
         raise ProblemError(
             HOST_CLUSTER(
@@ -317,7 +317,7 @@ def _here(root: Path) -> "Work":
     return at
 
 
-def _sayer() -> "Say":
+def sayer() -> "Say":
     """Tells each step as it is done, from whichever thread."""
     is_table = settings().output == "table"
 
@@ -338,7 +338,7 @@ def _dry_run(begun: Any, places: "Places", *, founds: bool) -> int:
     from ozymandias.cluster.founding import found, running
     from ozymandias.cluster.founding.work import Work
 
-    at = Work(record=begun, places=places, runner=running.runner(places), say=_sayer())
+    at = Work(record=begun, places=places, runner=running.runner(places), say=sayer())
     planned = list(found.plan(at, founds=founds))
     document = [{"what": step.what, "detail": step.detail} for step in planned]
     show(document, lambda _: _draw_plan(planned))

@@ -47,7 +47,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("up", "cluster", "up", "Start a cluster on this machine."),
             ("down", "cluster", "down", "Remove the cluster that `ozy up` made."),
             ("node", "node", "node", "Stop or start one node of a cluster on this machine."),
-            ("cluster", "founding", "cluster", "Make several hosts one cluster."),
+            ("cluster", "founding_upkeep", "cluster", "Make several hosts one cluster."),
             ("doctor", "cluster", "doctor", "Find out what is missing or wrong."),
             ("install", "host", "install", "Make this host a node: units, settings, a token."),
             ("context", "about", "context", "Choose which cluster to talk to."),

@@ -22,7 +22,8 @@ import msgspec
 from aiohttp import web
 
 from ozymandias.cluster.founding import credentials, members, record, registry
-from ozymandias.cluster.founding.authority import COMMON_NAMES, Pair, Use
+from ozymandias.cluster.founding.authority import COMMON_NAMES, Pair
+from ozymandias.cluster.founding.messages import JoinAnswer, JoinRequest
 from ozymandias.cluster.founding.record import HostRecord, KnownHost, Places
 from ozymandias.ports import Store, StoreError
 from ozymandias.problems import (
@@ -39,25 +40,6 @@ from ozymandias.telemetry import log, warn
 BODY_BYTES_MAX = 64 * 2**10
 TRIES_MAX = 10  # refusals of one address within the time below
 TRIES_SECONDS = 60.0
-
-
-class JoinRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    name: str
-    address: str
-    machine_id: str
-    requests: dict[Use, str]
-    version: str = ""
-    token: str = ""  # id and secret, with a colon between; not when renewing
-
-
-class JoinAnswer(msgspec.Struct, kw_only=True):
-    cluster: record.ClusterSettings
-    authority: str
-    certificates: dict[Use, str]
-    endpoints: tuple[str, ...]
-    token_hashes: str
-    time: float
-    authority_key: str = ""  # for hosts that are to hold the store
 
 
 class Door:

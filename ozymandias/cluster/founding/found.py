@@ -27,8 +27,8 @@ from ozymandias.cluster.founding import (
     work,
 )
 from ozymandias.cluster.founding.authority import Pair
-from ozymandias.cluster.founding.door import JoinRequest
 from ozymandias.cluster.founding.join_token import JoinToken
+from ozymandias.cluster.founding.messages import JoinRequest
 from ozymandias.cluster.founding.record import ClusterSettings, HostRecord, Places
 from ozymandias.cluster.founding.work import Say, Work
 from ozymandias.problems import HOST_CLUSTER, Problem, ProblemError
@@ -114,7 +114,7 @@ def init(wish: Wish, cluster: ClusterSettings, places: Places, say: Say) -> Foun
         say("etcd", f"{what}: written")
     at.start()
     token = create_token(at, uses=join_token.USES_DEFAULT)
-    at.save(stage="ready")
+    at.save(stage="ready", told=at.record.endpoints)
     return Founded(outcome="done", record=at.record, token=token)
 
 
@@ -163,13 +163,12 @@ def join(address: str, token: JoinToken, wish: Wish, places: Places, say: Say) -
     else:
         say("resumed", f"joining cluster {there.cluster.id}, which was interrupted")
         at = Work(record=there, places=places, runner=runner, say=say)
-    at.make_group()
     reason = at.enlist()
     say("etcd", f"{at.record.name} {reason}")
     at.restart_readers(at.write_files())
     at.start()
     work.run(_tell(at))
-    at.save(stage="ready")
+    at.save(stage="ready", told=at.record.endpoints)
     return Founded(outcome="done", record=at.record, reason=reason)
 
 
@@ -188,6 +187,7 @@ def _knock(
     if there is None:
         require_free(at)
     ca = knocking.fetch_authority(address, token)
+    at.make_group()
     answer = knocking.ask(
         address,
         ca,

@@ -17,7 +17,8 @@ from pathlib import Path
 from ozymandias import telemetry
 from ozymandias.cluster.founding import credentials, door, found, knocking, registry, work
 from ozymandias.cluster.founding.authority import Pair
-from ozymandias.cluster.founding.door import Door, JoinRequest
+from ozymandias.cluster.founding.door import Door
+from ozymandias.cluster.founding.messages import JoinRequest
 from ozymandias.cluster.founding.record import Places
 from ozymandias.cluster.founding.work import Work
 from ozymandias.ports import StoreError
@@ -27,22 +28,26 @@ from ozymandias.telemetry import log, warn
 
 LOOK_SECONDS = 60.0
 RETRY_SECONDS = 5.0
-EDGES = ("ingress", "dns")
+OWN = ("daemon", "ingress", "dns")
 
 
 def refresh(at: Work, *, force: bool = False) -> list[str]:
     """Look at everything once and do what is missing; what was restarted."""
-    changed, before = set(), set(at.record.endpoints)
+    changed = set()
     is_renewed = renew(at, force=force)
     if is_renewed:
         changed |= {at.places.cert(use) for use in credentials.USES}
         changed |= {at.places.toml, at.places.corefile, at.places.settings / "flanneld.env"}
     at.enlist()
     changed |= at.write_files()
-    # Who serves clients is not disturbed as long as it knows two members that are left, or all.
-    kept = before & set(at.record.endpoints)
+    # Nobody is disturbed who knows two members of those that are now, or all of them.
+    kept = set(at.record.told) & set(at.record.endpoints)
     is_well = len(kept) >= 2 or kept == set(at.record.endpoints)
-    restarted = at.restart_readers(changed, EDGES if is_well and not is_renewed else ())
+    if is_renewed or not is_well:
+        changed.add(at.places.toml)
+    restarted = at.restart_readers(changed, OWN if is_well and not is_renewed else ())
+    if "daemon" in restarted or not at.record.told:
+        at.save(told=at.record.endpoints)
     work.run(_tell(at))
     return restarted
 

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from ozymandias.cluster.founding import authority
-from ozymandias.cluster.founding.door import JoinAnswer, JoinRequest
 from ozymandias.cluster.founding.join_token import JoinToken
+from ozymandias.cluster.founding.messages import JoinAnswer, JoinRequest
 from ozymandias.cluster.founding.record import DOOR_PORT, Places
 from ozymandias.problems import CATALOGUE, HOST_CLUSTER, JOIN_REFUSED, Problem, ProblemError
 
@@ -84,12 +84,12 @@ def _exchange(
             )
         ) from None
     except ssl.SSLError as error:
-        raise ProblemError(
-            JOIN_REFUSED(
-                f"{address} refused this host's certificate, or speaks no TLS: {error.reason}.",
-                hint="`ozy cluster join` with a new token lets the host in again.",
-            )
-        ) from None
+        raise ProblemError(_not_taken(address, str(error.reason))) from None
+    except (http.client.RemoteDisconnected, ConnectionResetError):
+        # In TLS 1.3 a certificate is refused after the handshake, and not always with a word.
+        if path == "/renew":
+            raise ProblemError(_not_taken(address, "it hung up")) from None
+        raise ProblemError(HOST_CLUSTER(f"{address} hung up.")) from None
     except (OSError, http.client.HTTPException) as error:
         raise ProblemError(
             HOST_CLUSTER(
@@ -100,6 +100,13 @@ def _exchange(
         ) from None
     finally:
         connection.close()
+
+
+def _not_taken(address: str, why: str) -> Problem:
+    return JOIN_REFUSED(
+        f"{address} refused this host's certificate, or speaks no TLS: {why}.",
+        hint="`ozy cluster join` with a new token lets the host in again.",
+    )
 
 
 def _check_clock(address: str, date: str) -> None:
