@@ -13,6 +13,8 @@ socket, which also works on a host that is cut off.
 
 import http.client
 import json
+import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -235,5 +237,10 @@ def running(count: int = 3, more: More | None = None) -> Iterator[HostCluster]:
         except BaseException:
             print(cluster.last_words())
             raise
+        finally:
+            if keep := os.environ.get("OZY_KEEP_LOGS"):
+                for host in hosts:
+                    target = Path(keep) / host.name
+                    shutil.copytree(host.directory / "log", target, dirs_exist_ok=True)
         bugs = cluster.tracebacks()
     assert not bugs, bugs

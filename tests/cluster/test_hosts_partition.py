@@ -1,0 +1,122 @@
+"""Hosts that are cut off for a while and come back, with their pods running all the time.
+
+One cluster of three hosts for all tests; each leaves it whole and without jobs.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.hosts.cluster import HostCluster, running
+from tests.cluster.hosts.traffic import Traffic
+from tests.cluster.kit import until, web
+
+NODES = ("n1", "n2", "n3")
+TTL_SECONDS = 6.0
+MOVED_SECONDS_MAX = TTL_SECONDS + 5
+
+
+def say(text: str) -> None:
+    print(f"\n  {text}")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[HostCluster]:
+    with running(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared: HostCluster) -> Iterator[HostCluster]:
+    yield shared
+    shared.hosts.heal()
+    shared.wait_ready(*NODES)
+    shared.stop(*(row["job"] for row in shared.get("/v1/jobs")["items"]))
+
+
+def test_a_cut_shorter_than_the_lease(cluster: HostCluster) -> None:
+    """Nothing moves, nothing restarts, and clients of the other ingresses notice nothing."""
+    cluster.submit(web("web", instances=3))
+    placed, before = cluster.placed("web"), cluster.pods()
+    sessions = {name: cluster[name].log("daemon").read_text().count("session.") for name in NODES}
+    with Traffic(cluster, "web.default.test", at=("n1", "n2")) as traffic:
+        cluster.hosts.partition(cluster["n3"])
+        time.sleep(TTL_SECONDS / 3)  # the length of the cut is what is tried
+        cluster.hosts.heal()
+        healed = time.monotonic()
+        until(lambda: cluster.fetch("web.default.test", at="n3").status == 200, say="n3 serves")
+        traffic.more()
+    say(f"n3 serves {time.monotonic() - healed:.1f} s after it was healed; {traffic.summary()}")
+    assert not traffic.failures, traffic.failures[:5]
+    assert cluster.pods() == before and cluster.placed("web") == placed
+    for name in NODES:
+        assert cluster[name].log("daemon").read_text().count("session.") == sessions[name]
+
+
+def test_a_cut_longer_than_the_lease(cluster: HostCluster) -> None:
+    """What was moved meanwhile is stopped there when it is healed; nothing else is touched."""
+    cluster.submit(web("web", instances=3))
+    placed, before = cluster.placed("web"), cluster.pods()
+    (moved,) = (instance for instance, node in placed.items() if node == "n3")
+    with Traffic(cluster, "web.default.test", at=("n1", "n2")) as traffic:
+        cut = time.monotonic()
+        cluster.hosts.partition(cluster["n3"])
+        until(lambda: "n3" not in cluster.placed("web").values(), MOVED_SECONDS_MAX, say="moved")
+        cluster.wait_healthy("web")
+        took = time.monotonic() - cut
+        # Nobody can tell n3 to stop anything while it is alone; its pods and its ingress go on.
+        assert cluster.pods("n3")["n3"] == before["n3"]
+        page = ("curl", "-sf", "-H", "Host: web.default.test", "http://127.0.0.1:8080/")
+        assert f"instance: {moved}" in cluster["n3"].run(*page).stdout
+        cluster.hosts.heal()
+        healed = time.monotonic()
+        cluster.wait_ready(*NODES)
+        back = time.monotonic() - healed
+        until(lambda: not cluster.pods("n3")["n3"], say="the moved one is stopped")
+        stopped = time.monotonic() - healed
+        traffic.more()
+    say(f"runs elsewhere after {took:.1f} s")
+    say(f"healed: member after {back:.1f} s, its pod stopped after {stopped:.1f} s")
+    say(traffic.summary())
+    assert took < MOVED_SECONDS_MAX
+    assert not traffic.failures, traffic.failures[:5]
+    for name in ("n1", "n2"):
+        assert before[name].items() <= cluster.pods(name)[name].items()
+    assert {i: n for i, n in cluster.placed("web").items() if i != moved} == {
+        i: n for i, n in placed.items() if i != moved
+    }
+
+
+def test_what_nobody_moved_is_reclaimed(cluster: HostCluster) -> None:
+    """Most nodes are missing at once, for longer than the lease: nothing moves or restarts."""
+    cluster.submit(web("web", instances=3))
+    placed, before = cluster.placed("web"), cluster.pods()
+    cluster.kill_program("n2", "daemon")
+    cluster.hosts.partition(cluster["n3"])
+    until(
+        lambda: [cluster.nodes()[name]["state"] for name in ("n2", "n3")] == ["lost", "lost"],
+        say="both are missed",
+    )
+    time.sleep(3)  # in which a single lost node would have been given up
+    assert cluster.placed("web") == placed
+    cluster.hosts.heal()
+    cluster.start("n2", "daemon")
+    seconds = cluster.wait_ready(*NODES)
+    cluster.wait_healthy("web")
+    say(f"members again after {seconds:.1f} s")
+    assert cluster.placed("web") == placed and cluster.pods() == before
+
+
+def test_a_cut_between_two_hosts_only(cluster: HostCluster) -> None:
+    """Two hosts that do not see each other, while a third sees both: nothing moves or restarts."""
+    cluster.submit(web("web", instances=3))
+    placed, before = cluster.placed("web"), cluster.pods()
+    first, second = sorted(NODES, key=lambda name: name == cluster.leader())[:2]
+    cluster.hosts.partition(cluster[first], cluster[second])
+    # Beyond the lease: with only one member of etcd in sight, it must be the one that is used.
+    time.sleep(TTL_SECONDS + 3)
+    assert cluster.placed("web") == placed and cluster.pods() == before
+    cluster.hosts.heal()
+    cluster.wait_ready(*NODES)
+    assert cluster.placed("web") == placed and cluster.pods() == before

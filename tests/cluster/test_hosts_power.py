@@ -1,0 +1,144 @@
+"""Hosts lose power, one or all of them, and get it back.
+
+One cluster of three hosts for all tests, in order: each leaves all hosts up and no job behind.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.hosts.cluster import HostCluster, running
+from tests.cluster.hosts.traffic import Traffic
+from tests.cluster.kit import until, web
+
+NODES = ("n1", "n2", "n3")
+TTL_SECONDS = 6.0  # of the nodes' leases
+MOVED_SECONDS_MAX = TTL_SECONDS + 5
+
+
+def say(text: str) -> None:
+    print(f"\n  {text}")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[HostCluster]:
+    with running(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared: HostCluster) -> Iterator[HostCluster]:
+    yield shared
+    shared.hosts.heal()
+    shared.stop(*(row["job"] for row in shared.get("/v1/jobs")["items"]))
+
+
+def running_twice(cluster: HostCluster) -> list[str]:
+    """Instances that run on two hosts, or twice on one, by podman's word."""
+    names = [
+        name.split("-", 1)[1].rpartition("-v")[0]
+        for containers in cluster.pods().values()
+        for name in containers
+    ]
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def test_a_power_cut_and_the_return(cluster: HostCluster) -> None:
+    """Its instances run elsewhere within TTL + 5 s; edges forget them; back, it begins anew."""
+    cluster.submit(web("web", instances=3))
+    cluster.submit(web("single", instances=1))
+    victim = cluster.placed("single")["single-0"]
+    others = tuple(name for name in NODES if name != victim)
+    dead = {
+        address
+        for job in ("web", "single")
+        for instance, address in cluster.addresses(job).items()
+        if cluster.placed(job)[instance] == victim
+    }
+    with (
+        Traffic(cluster, "web.default.test", at=others) as web_traffic,
+        Traffic(cluster, "single.default.test", at=others) as single_traffic,
+    ):
+        cut = time.monotonic()
+        cluster.crash(victim)
+        until(
+            lambda: (
+                victim
+                not in {*cluster.placed("web").values(), cluster.placed("single")["single-0"]}
+            ),
+            MOVED_SECONDS_MAX,
+            say="moved",
+        )
+        planned = time.monotonic() - cut
+        cluster.wait_healthy("web")
+        cluster.wait_healthy("single")
+        healthy = time.monotonic() - cut
+        for name in others:
+            until(
+                lambda name=name: (
+                    not dead & set(cluster.resolve("web.default.ozy.internal", at=name))
+                ),
+                10,
+                say=f"the DNS of {name} forgets",
+            )
+        forgotten = time.monotonic() - cut
+        web_traffic.more()
+        served = time.monotonic()
+        single_traffic.more()
+    say(f"planned {planned:.1f} s after the cut, healthy {healthy:.1f} s, DNS {forgotten:.1f} s")
+    say(f"job with instances elsewhere: {web_traffic.summary()}")
+    say(f"job with its only instance there: {single_traffic.summary()}")
+    assert healthy < MOVED_SECONDS_MAX
+    assert not web_traffic.failures, web_traffic.failures[:5]
+    assert not single_traffic.failed(since=served)
+    returns(cluster, victim)
+
+
+def returns(cluster: HostCluster, victim: str) -> None:
+    """It registers, has none of its former pods, takes new work; nothing runs twice."""
+    before = cluster.pods()
+    placed = cluster.placed("web")
+    began = time.monotonic()
+    cluster.boot(victim)
+    cluster.wait_ready(*NODES)
+    ready = time.monotonic() - began
+
+    def pods_left() -> list[str]:
+        done = cluster[victim].podman("ps", "--all", "--format={{.Names}}")
+        return done.split()
+
+    gone = ready + until(lambda: not pods_left(), say="former pods gone")
+    assert not running_twice(cluster)
+    assert cluster.placed("web") == placed
+    for name, containers in before.items():
+        assert cluster.pods(name)[name] == containers
+    cluster.submit(web("new", instances=3))
+    assert victim in cluster.placed("new").values()
+    assert cluster.fetch("new.default.test", at=victim).status == 200
+    say(f"boots: ready after {ready:.1f} s, former pods gone after {gone:.1f} s")
+
+
+def test_all_hosts_lose_power_at_once(cluster: HostCluster) -> None:
+    """They boot, one later than the others: everything is back in its place, nothing moved."""
+    cluster.submit(web("web", instances=3))
+    cluster.submit(web("pair", instances=2))
+    placed = {job: cluster.placed(job) for job in ("web", "pair")}
+    cluster.crash(*NODES)
+    began = time.monotonic()
+    cluster.boot("n1", "n2")
+    time.sleep(3)  # a host that takes longer to boot than the others
+    cluster.boot("n3")
+    cluster.wait_ready(*NODES)
+    ready = time.monotonic() - began
+    for job in placed:
+        cluster.wait_healthy(job)
+    healthy = time.monotonic() - began
+    say(f"all members again after {ready:.1f} s, all healthy after {healthy:.1f} s")
+    assert {job: cluster.placed(job) for job in placed} == placed
+    assert not running_twice(cluster)
+    for name in NODES:
+        until(lambda name=name: cluster.fetch("web.default.test", at=name).status == 200)
+        until(lambda name=name: len(cluster.resolve("web.default.ozy.internal", at=name)) == 3)
+    moved = [e for e in cluster.events("web") if "mov" in str(e).lower()]
+    assert not moved, moved
