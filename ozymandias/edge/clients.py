@@ -112,10 +112,8 @@ class ClientConnection(EndingConnection):
     def resume_writing(self) -> None:
         if self.upstream is not None:
             self.upstream.release()
-        if self._state == TUNNEL:
-            self.deadline = self.ingress.now + self.ingress.limits.tunnel_idle_seconds
-        elif self._state == RESPONSE:
-            self.deadline = self.ingress.now + self.ingress.limits.stream_idle_seconds
+        if self._state in (RESPONSE, TUNNEL):
+            self.touch_stream()
 
     def data_received(self, data: bytes) -> None:
         state = self._state
@@ -126,7 +124,7 @@ class ClientConnection(EndingConnection):
             else:
                 self._read_head(data)
         elif state == TUNNEL:
-            self.deadline = self.ingress.now + self.ingress.limits.tunnel_idle_seconds
+            self.touch_stream()
             if self.upstream is not None:
                 self.upstream.transport.write(data)
         elif state in (LINGER, CLOSED):
@@ -329,10 +327,7 @@ class ClientConnection(EndingConnection):
         self._state = RESPONSE
         self._status = status
         self._keep = keep
-        self.deadline = self.ingress.now + self.ingress.limits.stream_idle_seconds
-
-    def touch_stream(self) -> None:
-        self.deadline = self.ingress.now + self.ingress.limits.stream_idle_seconds
+        self.touch_stream()
 
     def response_done(self) -> None:
         self.answered(self._status)
@@ -356,7 +351,7 @@ class ClientConnection(EndingConnection):
     def tunnel_began(self, response: Response) -> None:
         self._state = TUNNEL
         self._status = response.status
-        self.deadline = self.ingress.now + self.ingress.limits.tunnel_idle_seconds
+        self.touch_stream()
         upgrade = response.upgrade or self.request.upgrade
         self.send(response.fields(b"Connection: Upgrade", b"Upgrade: " + upgrade))
         if self._buffer and self.upstream is not None:

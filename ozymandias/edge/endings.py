@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ozymandias.edge.answers import answer
 from ozymandias.edge.framing import Request
-from ozymandias.edge.limits import LINGER_SECONDS
+from ozymandias.edge.limits import LINGER_SECONDS, QUIET_SECONDS
 from ozymandias.edge.traffic import now
 from ozymandias.edge.upstreams import Backend
 from ozymandias.problems import (
@@ -42,6 +42,7 @@ class EndingConnection(asyncio.Protocol):
         "_backend",
         "_buffer",
         "_is_held",
+        "_is_quiet",
         "_keep",
         "_started",
         "_state",
@@ -70,6 +71,7 @@ class EndingConnection(asyncio.Protocol):
         self._backend: Backend | None = None
         self._keep = True
         self._is_held = False  # not reading from the client
+        self._is_quiet = False  # the stream has been silent, and its host is being asked
         self._status = 0  # of an answer that has begun
         self._started = 0.0  # when the request's head was read
 
@@ -125,10 +127,32 @@ class EndingConnection(asyncio.Protocol):
             self._close()
         elif state == REQUEST:
             self._request_expired()
-        else:
+        elif not self._watch_stream():
             if self.upstream is not None:
                 self.upstream.drop()
             self.transport.abort()
+
+    def touch_stream(self) -> None:
+        """Something moves in a response's body or a tunnel: it may go on."""
+        limits = self.ingress.limits
+        is_tunnel = self._state == TUNNEL
+        seconds = limits.tunnel_idle_seconds if is_tunnel else limits.stream_idle_seconds
+        self._is_quiet = False
+        self.deadline = self.ingress.now + (seconds if seconds < QUIET_SECONDS else QUIET_SECONDS)
+
+    def _watch_stream(self) -> bool:
+        """Silent for the first while: see to it that a host that is gone shows. False: too long."""
+        limits = self.ingress.limits
+        is_tunnel = self._state == TUNNEL
+        left = limits.tunnel_idle_seconds if is_tunnel else limits.stream_idle_seconds
+        left -= QUIET_SECONDS
+        upstream = self.upstream
+        if self._is_quiet or left <= 0 or upstream is None or upstream.is_held:
+            return False
+        self._is_quiet = True
+        self.deadline = self.ingress.now + left
+        upstream.watch()
+        return True
 
     def _request_expired(self) -> None:
         waits_for_client = not self.has_sent_all and not self._is_held

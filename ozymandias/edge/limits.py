@@ -10,6 +10,11 @@ CHUNK_LINE_BYTES_MAX = 256
 TRAILER_BYTES_MAX = 8192
 RESPONSE_HEAD_BYTES_MAX = 65536
 UNACKNOWLEDGED_SECONDS = 2.0  # in which an instance's host must acknowledge what it was sent
+# A stream that says nothing for so long is asked by TCP itself whether its host is still there: a
+# host without power sends no end. One that does not answer either is gone some seconds later.
+QUIET_SECONDS = 5.0
+PROBE_SECONDS = 1
+PROBES = 4
 LINGER_SECONDS = 2.0  # reading on after a refusal, so that the client gets to see the answer
 
 

@@ -19,7 +19,12 @@ from ozymandias.edge.framing import (
     response_head,
 )
 from ozymandias.edge.headers import Malformed
-from ozymandias.edge.limits import RESPONSE_HEAD_BYTES_MAX, UNACKNOWLEDGED_SECONDS
+from ozymandias.edge.limits import (
+    PROBE_SECONDS,
+    PROBES,
+    RESPONSE_HEAD_BYTES_MAX,
+    UNACKNOWLEDGED_SECONDS,
+)
 from ozymandias.edge.quick import quick_response
 from ozymandias.edge.upstreams import Pool
 from ozymandias.problems import UPSTREAM_FAILED
@@ -46,6 +51,7 @@ class UpstreamConnection(asyncio.Protocol):
         "is_held",
         "is_open",
         "is_reused",
+        "is_watched",
         "pool",
         "send",
         "transport",
@@ -60,6 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.is_open = False
         self.is_held = False  # not reading, as the client does not
         self.is_reused = False
+        self.is_watched = False  # by TCP's own probes
         self._reading = HEAD
         self._buffer = b""
         self._left = 0
@@ -73,11 +80,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.send = self.transport.write
         self.is_open = True
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            # A node without power acknowledges nothing; the request goes elsewhere if it may.
-            milliseconds = int(1000 * UNACKNOWLEDGED_SECONDS)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        # A node without power acknowledges nothing; the request goes elsewhere if it may.
+        self._set_tcp(socket.TCP_USER_TIMEOUT, int(1000 * UNACKNOWLEDGED_SECONDS))
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
@@ -135,6 +139,26 @@ class UpstreamConnection(asyncio.Protocol):
             client.send(chunk(data) if self._rechunk else data)
         else:
             client.send(data)
+
+    def _set_tcp(self, option: int, value: int) -> None:
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def watch(self) -> None:
+        """From now on a host that is gone ends this connection, though nothing is sent to it.
+
+        The loss of a probe or two must not do that, so the limit on what is not acknowledged,
+        which holds for them too, becomes longer; the connection is not used again afterwards.
+        """
+        sock = self.transport.get_extra_info("socket")
+        if self.is_watched or sock is None or self.transport.is_closing():
+            return
+        self.is_watched = True
+        self._set_tcp(socket.TCP_USER_TIMEOUT, 1000 * PROBE_SECONDS * (PROBES + 1))
+        self._set_tcp(socket.TCP_KEEPIDLE, PROBE_SECONDS)
+        self._set_tcp(socket.TCP_KEEPINTVL, PROBE_SECONDS)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     # One request and its response ----------------------------------------------------------
 
@@ -310,6 +334,7 @@ class UpstreamConnection(asyncio.Protocol):
         if (
             response.keep_alive
             and self.is_open
+            and not self.is_watched
             and not self.transport.is_closing()
             and self.pool.give_back(self, client.ingress.now)
         ):

@@ -73,9 +73,12 @@ async def running(limits: Limits | None = None, **settings: object) -> AsyncIter
     ingress = Ingress(limits or Limits(drain_seconds=0.5), **settings)  # type: ignore[arg-type]
     await ingress.start([sock])
     async with asyncio.TaskGroup() as group:
-        group.create_task(ingress.run())
-        yield Edge(ingress=ingress, port=sock.getsockname()[1])
-        ingress.stop()
+        serving_ = group.create_task(ingress.run())
+        try:
+            yield Edge(ingress=ingress, port=sock.getsockname()[1])
+        finally:  # a test that fails must not leave connections: uvloop would not end with them
+            ingress.stop()
+            await serving_
 
 
 @asynccontextmanager
