@@ -40,7 +40,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 NGINX_COMMON = """\
 daemon off; master_process off; worker_processes 1; pid {directory}/nginx.pid;
 error_log stderr crit; worker_rlimit_nofile 20000;
-events {{ worker_connections 8192; }}
+events {{ worker_connections 16384; }}
 http {{
   access_log off; keepalive_requests 1000000000; keepalive_timeout 120s;
   client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
@@ -62,7 +62,7 @@ NGINX_BACKEND = """\
 }}
 """
 NGINX_PROXY = """\
-  server_names_hash_bucket_size 128; server_names_hash_max_size 8192;
+  client_header_timeout 10s; server_names_hash_bucket_size 128; server_names_hash_max_size 8192;
   proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host;
   proxy_set_header X-Forwarded-For $remote_addr; proxy_set_header X-Forwarded-Proto http;
   proxy_set_header X-Forwarded-Host $http_host;
@@ -88,6 +88,9 @@ class Proxy:
         """User and system time of all its threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def files(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
 def free_port() -> int:

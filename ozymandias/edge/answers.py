@@ -4,15 +4,29 @@ An answer is complete in one piece of bytes, with its length, so it can end a co
 """
 
 import json
+from functools import lru_cache
 from http import HTTPStatus
 
-from ozymandias.problems import Problem
+from ozymandias.problems import Kind, Problem
 
 RETRY_AFTER_SECONDS = 1
+REMEMBERED_MAX = 64
 
 
 def answer(problem: Problem, *, keep_alive: bool, is_head: bool = False, minor: int = 1) -> bytes:
     """A whole HTTP response. ``is_head``: the request was HEAD, so the body is left out."""
+    if problem.fields or problem.hint:
+        return _render(problem, keep_alive, is_head, minor)
+    return _remembered(problem.kind, problem.detail, keep_alive, is_head, minor)
+
+
+@lru_cache(REMEMBERED_MAX)
+def _remembered(kind: Kind, detail: str, keep_alive: bool, is_head: bool, minor: int) -> bytes:
+    """Thousands of slow clients are told the same."""
+    return _render(kind(detail), keep_alive, is_head, minor)
+
+
+def _render(problem: Problem, keep_alive: bool, is_head: bool, minor: int) -> bytes:
     status = problem.kind.status
     body = json.dumps(problem.document()).encode() + b"\n"
     lines = [

@@ -22,6 +22,9 @@ from ozymandias.model.routing import RouteTable
 from ozymandias.problems import TOO_MANY_CONNECTIONS, Problem
 
 BACKLOG = 4096
+# A sweep lets requests go first after so many: ten thousand connections must not hold them up.
+SWEPT_AT_ONCE = 512
+EXPIRED_AT_ONCE = 4
 OUR_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # not the instance's
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -106,10 +109,8 @@ class Ingress:
         forget_at = self.now + KNOWN_SECONDS
         while True:
             await asyncio.sleep(self.limits.tick_seconds)
-            self.now = now = self.loop.time()
-            for client in list(self.clients):
-                if client.deadline < now:
-                    client.expired()
+            await self._sweep_clients()
+            now = self.now
             if self.table is not None:
                 for pool in self.table.pools.values():
                     if pool.idle:
@@ -120,6 +121,18 @@ class Ingress:
                 forget_at = now + KNOWN_SECONDS
                 REQUEST_LINES.forget()
                 RESPONSE_LINES.forget()
+
+    async def _sweep_clients(self) -> None:
+        self.now = now = self.loop.time()
+        expired = 0
+        for looked_at, client in enumerate(list(self.clients), 1):
+            if client.deadline < now and client in self.clients:
+                client.expired()
+                expired += 1
+            if expired == EXPIRED_AT_ONCE or not looked_at % SWEPT_AT_ONCE:
+                expired = 0
+                await asyncio.sleep(0)
+                self.now = now = self.loop.time()
 
     # What connections ask ------------------------------------------------------------------
 
