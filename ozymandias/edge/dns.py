@@ -1,8 +1,10 @@
 """DNS records as CoreDNS's etcd plugin keeps them: a key of reversed labels and a small JSON value.
 
-    0.web.default.ozy.internal  ->  /skydns/internal/ozy/default/web/0  {"host":"10.1.2.3","ttl":5}
+    0.web.default.ozy.internal  ->  /skydns/internal/ozy/default/web/0
+                                    {"host": "10.1.2.3", "ttl": 5}
 
-What comes from the store is checked here: a key or value that makes no sense is no record.
+What comes from the store is checked here: a key or value that makes no sense is no record. Values
+are written by `store.names`.
 """
 
 import ipaddress
@@ -41,13 +43,6 @@ def checked_name(name: str) -> str:
         if not label or len(label) > LABEL_LENGTH_MAX or not LABEL_CHARACTERS.issuperset(label):
             raise ValueError(f"{name!r} is not a name")
     return lower
-
-
-def value_of(record: DnsRecord) -> bytes:
-    value: dict[str, object] = {"host": record.address, "ttl": record.ttl_seconds}
-    if record.port:
-        value["port"] = record.port
-    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def record_of(key: bytes, value: bytes) -> DnsRecord:

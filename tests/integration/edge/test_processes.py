@@ -27,6 +27,7 @@ from ozymandias.model.routing import DnsRecord
 from ozymandias.ports import Delete, Put
 from ozymandias.store import codec, keys
 from ozymandias.store.etcd import EtcdStore
+from ozymandias.store.names import value_of
 from tests.etcd_server import EtcdCluster
 from tests.integration.edge.conftest import closed_port, exchange, serving
 
@@ -232,7 +233,7 @@ def records(count: int) -> list[Put]:
         for slot in range(count)
         for port, p in (("", 0), ("._80._tcp", 80))
     ]
-    return [Put(layout.key_of(record.name), layout.value_of(record)) for record in found]
+    return [Put(layout.key_of(record.name), value_of(record)) for record in found]
 
 
 async def test_dns_follows_the_store(etcd: EtcdCluster, tmp_path: Path):

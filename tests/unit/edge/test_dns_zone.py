@@ -13,6 +13,7 @@ from ozymandias.edge.wire import question_end
 from ozymandias.edge.zone import Zone
 from ozymandias.model.routing import DnsRecord
 from ozymandias.store import keys
+from ozymandias.store.names import value_of
 
 
 def record(name: str, address: str, port: int = 0, ttl: int = 5) -> DnsRecord:
@@ -47,9 +48,9 @@ def responder() -> Responder:
 def test_layout_there_and_back():
     """A record's key and value are those that CoreDNS reads, and read back as the same record."""
     entry = record("0._80._tcp.web.default", "10.1.2.3", port=80)
-    key, value = layout.key_of(entry.name), layout.value_of(entry)
+    key, value = layout.key_of(entry.name), value_of(entry)
     assert key == b"/skydns/internal/ozy/default/web/_tcp/_80/0" == keys.dns(entry.name)
-    assert value == b'{"host":"10.1.2.3","ttl":5,"port":80}'
+    assert value == b'{"host": "10.1.2.3", "port": 80, "ttl": 5}'
     assert layout.record_of(key, value) == entry
 
 
