@@ -101,8 +101,8 @@ class Watch:
         create = pb.WatchCreateRequest(
             key=self._key,
             range_end=self._range_end,
-            # One earlier than needed: etcd before 3.5.18 says nothing of a key that was deleted in
-            # the very revision it has compacted to. So it refuses, and who watches lists again.
+            # One earlier than needed: older etcds say nothing of a key that was deleted in the very
+            # revision they have compacted to (etcd#18089). So they refuse, and we list again.
             start_revision=max(1, self._position - 1),
             progress_notify=True,
             prev_kv=self._prev,
