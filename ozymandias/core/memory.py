@@ -61,10 +61,10 @@ NOTHING = PodMemory()
 
 
 def aim(memory: PodMemory, goal: str) -> PodMemory:
-    """A new goal starts with no failed attempts."""
+    """A new goal starts with no failed attempts, and whoever is to stop again drains again."""
     if memory.goal == goal:
         return memory
-    return replace(memory, goal=goal, attempts=0, retry_at=0.0, wait_seconds=0.0, trouble="")
+    return replace(succeeded(memory), goal=goal, drain_until=None)
 
 
 def failed(memory: PodMemory, pod: PodId, trouble: str, now: float) -> PodMemory:

@@ -6,6 +6,9 @@ session, a time that is due), it takes the newest snapshot and the observed pods
 a time. A pod that is being worked on is left alone until that is done, so a call that hangs holds
 up its own pod only. Failures are remembered with their reason and tried again after a while.
 
+A look sees to the instances that something changed of, or whose time has come (LocalPods and
+Timetable gather them); to all of them in a new session, and now and then in any case.
+
 It never acts on a snapshot older than its session or its own last commit. Without a session it
 makes, stops and removes nothing; it only starts again what ended, by its policy. Just before
 anything is made, first started or stopped, session and assignment are checked once more.
@@ -13,7 +16,7 @@ anything is made, first started or stopped, session and assignment are checked o
 
 import asyncio
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from ozymandias.core import memory as memories
@@ -24,13 +27,21 @@ from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.keeping import Keeper
 from ozymandias.daemon.local_pods import LocalPods, Wake
 from ozymandias.daemon.membership import Membership, Session
+from ozymandias.daemon.own_jobs import OwnJobs
 from ozymandias.daemon.statuses import StatusWriter
+from ozymandias.daemon.timetable import Timetable
 from ozymandias.daemon.work import Abandoned, Worker
-from ozymandias.model.instance import Assigned, Assignment, SlotState
-from ozymandias.model.job import JobVersion
+from ozymandias.model.instance import (
+    Assigned,
+    InstanceId,
+    InstanceStatus,
+    SlotState,
+    instances_of,
+)
+from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Action, Plan
-from ozymandias.model.pod import PodId
+from ozymandias.model.pod import ObservedPod, PodId
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Clock, Runtime, RuntimeFailed, RuntimeHung, StoreError
 from ozymandias.problems import Problem
@@ -46,8 +57,6 @@ WITHDRAW_SECONDS_MAX = 5.0  # how long a stop waits for its names to be withdraw
 COMMIT_RETRY_SECONDS = 1.0
 FOLLOW_RETRY_SECONDS = 1.0
 GONE = "gone"  # the goal for a pod that is not assigned here
-
-_Signature = tuple[tuple[Assignment, tuple[JobVersion | None, ...]], ...]
 
 
 class Executor:
@@ -93,7 +102,11 @@ class Executor:
         self._list_failures = 0
         self._is_seeing = False  # the last listing succeeded; otherwise nothing is done
         self._unseen: set[PodId] = set()  # worked on since the last listing began
-        self._signature: _Signature = ()
+        self._jobs = OwnJobs(node, mirror)
+        self._slots: dict[JobKey, frozenset[int]] = {}  # of each job, as far as it is read
+        self._times = Timetable()
+        self._all_at = 0.0  # when to look at everything, whatever has changed
+        self._session: Session | None = None  # of the last look
         self._is_behind = False  # the mirror has yet to show our own last write
         self._committed = 0
         self._withdrawing: dict[PodId, float] = {}  # since when a stop waits for its names
@@ -115,10 +128,9 @@ class Executor:
         revision = -1
         while True:
             revision = await self._mirror.changed(revision)
-            snapshot = self._mirror.snapshot()
-            if self._is_behind or self._signature_of(snapshot) != self._signature:
+            if self._jobs.has_changed() or self._is_behind:
                 self._local.execution.set()
-            if any(a.state is not SlotState.RUNNING for a in self._local.assigned):
+            if self._jobs.is_restless:
                 self._vacating.set()  # room elsewhere may be what a waiting slot waits for
 
     async def _follow_runtime(self) -> None:
@@ -149,8 +161,7 @@ class Executor:
     async def _look(self, group: asyncio.TaskGroup) -> float:
         """Make right what is wrong; the time of the next look, if nothing wakes us before."""
         if self._list_at <= self._clock.boot():
-            await self._list()
-            for seen in self._keeper.fresh(self._local.observed.values()):
+            for seen in self._keeper.fresh(await self._list()):
                 group.create_task(self._keeper.observed(seen))
         session = self._membership.valid()
         if not self._is_seeing or not self._mirror.is_ready:
@@ -161,37 +172,68 @@ class Executor:
             return self._list_at
         now = self._clock.boot()
         self._refresh(snapshot)
-        self._local.revision = snapshot.revision
-        self._take_in(snapshot, now)
-        look_at = self._drain(now) if session else None
+        concerned = self._concerned(session, now)
+        self._take_in(concerned, snapshot, now)
+        if session:
+            self._drain(concerned, now)
         self._worker.cancel_pulls(self._is_to_run)
-        local = self._local
-        agenda = reconcile(
-            local.wanted.values(),
-            local.observed,
-            local.memories,
-            now,
-            has_session=session is not None,
-            busy=self._unseen,
-        )
-        self._settle({action.pod for action in agenda.actions}, now)
-        for pod, actions in itertools.groupby(_by_pod(agenda.actions), key=lambda a: a.pod):
-            self._local.busy.add(pod)
+        actions = self._reconcile(concerned, now, has_session=session is not None)
+        for pod, steps in itertools.groupby(actions, key=lambda action: action.pod):
+            self._local.begin(pod)
             self._unseen.add(pod)
-            group.create_task(self._work(pod, tuple(actions)))
+            group.create_task(self._work(pod, tuple(steps)))
+        local = self._local
+        local.execution.take()  # our own changes just now; they are part of what we have seen to
         local.is_known = True
         for wake in (local.statuses, local.probing, self._vacating):
             wake.set()
-        times = (self._list_at, agenda.look_at, look_at)
+        times = (self._list_at, self._times.first())
         return min(time for time in times if time is not None)
+
+    def _concerned(self, session: Session | None, now: float) -> list[InstanceId]:
+        """The instances to see to in this look."""
+        local = self._local
+        if session is not self._session or now >= self._all_at:
+            self._session, self._all_at = session, now + RELIST_SECONDS
+            self._keeper.forget_others(local.observed)
+            local.touch_all()
+        withdrawn = {
+            pod.instance for pod in self._withdrawing if not self._statuses.shows_healthy(pod)
+        }
+        return sorted(local.execution.take() | self._times.take(now) | withdrawn)
+
+    def _reconcile(
+        self, concerned: Iterable[InstanceId], now: float, *, has_session: bool
+    ) -> list[Action]:
+        """What to do, pod by pod and in order; puts down when to look again."""
+        local, found = self._local, list[Action]()
+        for instance in concerned:
+            pods = local.pods_of(instance)
+            agenda = reconcile(
+                [local.wanted[pod] for pod in pods if pod in local.wanted],
+                {pod: local.observed[pod] for pod in pods if pod in local.observed},
+                local.memories,
+                now,
+                has_session=has_session,
+                busy=self._unseen,
+            )
+            self._settle(pods, {action.pod for action in agenda.actions}, now)
+            found += agenda.actions
+            times = [] if agenda.look_at is None else [agenda.look_at]
+            if has_session:  # without one nothing is drained: there is nothing to be in time for
+                waiting = [pod for pod in pods if pod in self._withdrawing]
+                times += [self._withdrawing[pod] + WITHDRAW_SECONDS_MAX for pod in waiting]
+            self._times.put(instance, min(times, default=None))
+        return sorted(found, key=lambda action: action.pod)
 
     def _floor(self, session: Session | None) -> int:
         return max(session.revision if session else 0, self._committed)
 
-    async def _list(self) -> None:
-        """Observe the runtime. What is being worked on stays as it is in our books.
+    async def _list(self) -> list[ObservedPod]:
+        """Observe the runtime; the pods of which something is new.
 
-        Also what is done before the answer is here: the answer may be older than the work.
+        What is being worked on stays as it is in our books, also what is done before the answer
+        is here: the answer may be older than the work.
         """
         busy = frozenset(self._local.busy)
         self._list_at = self._clock.boot() + RELIST_SECONDS
@@ -204,14 +246,17 @@ class Executor:
             self._is_seeing = False
             if self._list_failures > 1 or isinstance(error, RuntimeHung):
                 self._set_degraded(f"the container runtime does not answer: {error}")
-            return
+            return []
         self._list_failures = 0
         self._set_degraded("")
-        kept = {pod: seen for pod, seen in self._local.observed.items() if pod in busy}
-        fresh = {seen.id: seen for seen in found if seen.id not in busy}
-        self._local.observed = kept | fresh
-        self._unseen = set(busy)
         self._is_seeing = True
+        local = self._local
+        for pod in sorted(local.observed.keys() - {seen.id for seen in found} - busy):
+            local.observe(pod, None)
+        for pod in self._unseen - busy:
+            local.touch(pod.instance)
+        self._unseen = set(busy)
+        return [seen for seen in found if seen.id not in busy and local.observe(seen.id, seen)]
 
     def _set_degraded(self, reason: str) -> None:
         if bool(reason) != bool(self.degraded):
@@ -222,24 +267,20 @@ class Executor:
             self._membership.poke()
 
     def _refresh(self, snapshot: Snapshot) -> None:
-        """What this node is to run, read anew when its assignments have changed."""
-        signature = self._signature_of(snapshot)
-        if signature == self._signature and self._local.is_known:
-            return
-        self._signature = signature
-        self._local.assigned = tuple(snapshot.instances_on(self._node))
-        wanted = (self._wanted(snapshot, assigned) for assigned in self._local.assigned)
-        self._local.wanted = by_pod(wanted)
-
-    def _signature_of(self, snapshot: Snapshot) -> _Signature:
-        """Everything of a snapshot that this node's pods depend on."""
-        own = {job: a for (node, job), a in snapshot.assignments.items() if node == self._node}
-        found = []
-        for job, assignment in sorted(own.items(), key=lambda item: item[0]):
-            record = snapshot.jobs.get(job)
-            versions = record.versions if record else {}
-            found.append((assignment, tuple(versions.get(g.version) for g in assignment.groups)))
-        return tuple(found)
+        """What this node is to run, read anew where its assignments have changed."""
+        for job in sorted(self._jobs.take()):
+            assignment = snapshot.assignments.get((self._node, job))
+            by_slot: dict[int, list[Assigned]] = {}
+            for assigned in instances_of(assignment) if assignment else ():
+                by_slot.setdefault(assigned.slot, []).append(assigned)
+            for slot in sorted(self._slots.get(job, frozenset()) | by_slot.keys()):
+                there = tuple(by_slot.get(slot, ()))
+                wanted = by_pod(self._wanted(snapshot, assigned) for assigned in there)
+                self._local.assign(InstanceId(job, slot), there, wanted.values())
+            self._slots[job] = frozenset(by_slot)
+            if not by_slot:
+                del self._slots[job]
+        self._local.revision = snapshot.revision
 
     def _wanted(self, snapshot: Snapshot, assigned: Assigned) -> Wanted:
         record = snapshot.jobs.get(assigned.job)
@@ -247,54 +288,57 @@ class Executor:
         pod = pod_of(assigned, version, host_ip=self._host_ip, api=self._api) if version else None
         return Wanted(id=pod_id(assigned), state=assigned.state, pod=pod)
 
-    def _take_in(self, snapshot: Snapshot, now: float) -> None:
+    def _take_in(self, concerned: Iterable[InstanceId], snapshot: Snapshot, now: float) -> None:
         """Bring the memory up to what is observed; recall what a former daemon knew."""
         local, wall = self._local, self._clock.wall()
-        told = {pod_id(a): snapshot.status(a) for a in local.assigned}
-        known: dict[PodId, memories.PodMemory] = {}
-        for pod in sorted(local.wanted.keys() | local.observed.keys() | self._unseen):
-            want, seen, memory = (
-                local.wanted.get(pod),
-                local.observed.get(pod),
-                local.memories.get(pod),
-            )
+        for pod in (pod for instance in concerned for pod in local.pods_of(instance)):
+            want, seen = local.wanted.get(pod), local.observed.get(pod)
+            memory = local.memories.get(pod)
+            if want is None and seen is None and pod not in self._unseen:
+                local.remember(pod, None)
+                continue
             spec = want.pod if want else None
             if pod not in self._unseen and seen is not None and spec is not None:
                 if memory is None or memory.goal == GONE:
-                    memory = memories.recall(spec, seen, told.get(pod), now=now, wall=wall)
+                    told = self._told(snapshot, pod)
+                    memory = memories.recall(spec, seen, told, now=now, wall=wall)
                 else:
                     memory = memories.take_in(memory, spec, seen, now=now, wall=wall)
             if memory is None and spec is None and want is not None:
                 continue  # once its version can be read it is recalled
             goal = str(want.state) if want else GONE
-            known[pod] = memories.aim(memory or memories.NOTHING, goal)
-        local.memories = known
+            local.remember(pod, memories.aim(memory or memories.NOTHING, goal))
 
-    def _settle(self, acted_upon: set[PodId], now: float) -> None:
+    def _told(self, snapshot: Snapshot, pod: PodId) -> InstanceStatus | None:
+        """What this node has said of a pod before."""
+        here = self._local.assigned.get(pod.instance, ())
+        return next((snapshot.status(a) for a in here if pod_id(a) == pod), None)
+
+    def _settle(self, pods: Iterable[PodId], acted_upon: Collection[PodId], now: float) -> None:
         """A failed attempt is forgotten once there is nothing left to attempt."""
-        for pod, memory in self._local.memories.items():
+        for pod in pods:
+            memory = self._local.memory(pod)
             is_over = memory.trouble and memory.retry_at <= now
             if is_over and pod not in acted_upon and pod not in self._unseen:
-                self._local.memories[pod] = memories.succeeded(memory)
+                self._local.remember(pod, memories.succeeded(memory))
 
-    def _drain(self, now: float) -> float | None:
-        """Let pods that are to stop leave names and routes first; the time to look again."""
-        local, look_at = self._local, None
-        for pod, want in sorted(local.wanted.items()):
-            memory = local.memory(pod)
-            is_stopping = want.state is SlotState.STOPPING and pod in local.observed
-            if not is_stopping or memory.drain_until is not None:
+    def _drain(self, concerned: Iterable[InstanceId], now: float) -> None:
+        """Let pods that are to stop leave names and routes first."""
+        local = self._local
+        for pod in (pod for instance in concerned for pod in local.pods_of(instance)):
+            want, memory = local.wanted.get(pod), local.memory(pod)
+            is_stopping = want is not None and want.state is SlotState.STOPPING
+            if not is_stopping or pod not in local.observed or memory.drain_until is not None:
                 self._withdrawing.pop(pod, None)
                 continue
             since = self._withdrawing.setdefault(pod, now)
             if self._statuses.shows_healthy(pod) and now < since + WITHDRAW_SECONDS_MAX:
-                give_up_at = since + WITHDRAW_SECONDS_MAX
-                look_at = give_up_at if look_at is None else min(look_at, give_up_at)
-                continue
-            was_healthy = want.pod is not None and memories.is_healthy(memory, want.pod)
+                continue  # looked at again once it is withdrawn, or has taken too long
+            del self._withdrawing[pod]
+            spec = want.pod if want else None
+            was_healthy = spec is not None and memories.is_healthy(memory, spec)
             until = now + DRAIN_SECONDS if was_healthy else now
-            local.memories[pod] = replace(memory, drain_until=until)
-        return look_at
+            local.remember(pod, replace(memory, drain_until=until))
 
     # Doing it -----------------------------------------------------------------------------------
 
@@ -304,7 +348,7 @@ class Executor:
         except Abandoned as why:
             log("work.abandoned", pod=pod.name, reason=str(why))
         finally:
-            self._local.busy.discard(pod)
+            self._local.end(pod)
             self._list_soon()
 
     def _may_begin(self, pod: PodId) -> str:
@@ -362,14 +406,15 @@ class Executor:
         snapshot = self._mirror.snapshot()
         if snapshot.revision < self._floor(session):
             return False
-        plan = self._decide_vacate(snapshot)
+        local = self._local
+        is_worth_it = any(
+            a.state is SlotState.WAITING
+            or not ((pod := pod_id(a)) in local.observed or pod in local.busy)
+            for a in self._jobs.restless()
+        )
+        plan = self._decide_vacate(snapshot) if is_worth_it else None
         return plan is not None and not plan.is_empty
 
     def _decide_vacate(self, snapshot: Snapshot) -> Plan | None:
         present = frozenset(self._local.observed.keys() | self._local.busy)
         return plan_vacate(snapshot, self._node, present)
-
-
-def _by_pod(actions: Iterable[Action]) -> list[Action]:
-    """Actions of one pod side by side, their order kept."""
-    return sorted(actions, key=lambda action: action.pod)

@@ -7,7 +7,7 @@ stopped. A container's log goes on over its restarts; what was kept of the run b
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, PodId
 from ozymandias.ports import Clock, EndedRun, EndedRuns, LogLine, Runtime, RuntimeFailed
@@ -31,15 +31,16 @@ class Keeper:
         self._last: dict[_Where, tuple[float, int]] = {}  # its last line's time, and their number
 
     def fresh(self, observed: Iterable[ObservedPod]) -> tuple[ObservedPod, ...]:
-        """Those with an end that is not kept yet; what is known of pods that are gone goes."""
-        found = tuple(observed)
-        there = {seen.id for seen in found}
+        """Those with an end that is not kept yet."""
+        return tuple(
+            seen for seen in observed if any(self._is_fresh(seen.id, c) for c in seen.containers)
+        )
+
+    def forget_others(self, there: Container[PodId]) -> None:
+        """What is known of pods that are gone goes."""
         for known in (self._kept, self._last):
             for where in [where for where in known if where[0] not in there]:
                 del known[where]
-        return tuple(
-            seen for seen in found if any(self._is_fresh(seen.id, c) for c in seen.containers)
-        )
 
     async def observed(self, seen: ObservedPod) -> None:
         """A listing shows ends."""

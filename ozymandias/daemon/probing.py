@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ozymandias.core import memory as memories
 from ozymandias.core.health import probe_after
 from ozymandias.daemon.local_pods import LocalPods
-from ozymandias.model.instance import SlotState
+from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import Container, HealthCheck, HealthKind
 from ozymandias.model.pod import ContainerState, PodId
 from ozymandias.ports import Clock, Runtime
@@ -35,29 +35,36 @@ class Prober:
         self._runtime = runtime
         self._clock = clock
         self._turns = asyncio.Semaphore(PROBES_AT_ONCE)
-        self._tasks: dict[RunKey, asyncio.Task[None]] = {}
+        self._tasks: dict[InstanceId, dict[RunKey, asyncio.Task[None]]] = {}
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
-                wanted = self._wanted()
-                for key in [key for key in self._tasks if key not in wanted]:
-                    self._tasks.pop(key).cancel()
-                for key, container in wanted.items():
-                    task = self._tasks.get(key)
-                    if container.healthcheck is not None and (task is None or task.done()):
-                        watch = self._watch(key, container, container.healthcheck)
-                        self._tasks[key] = group.create_task(watch)
+                for instance in sorted(self._local.probing.take()):
+                    self._see_to(group, instance)
                 await self._local.probing.wait()
 
-    def _wanted(self) -> dict[RunKey, Container]:
-        """Every run that is to be probed now."""
-        found: dict[RunKey, Container] = {}
-        for pod, want in self._local.wanted.items():
-            observed = self._local.observed.get(pod)
-            if want.pod is None or want.state is not SlotState.RUNNING or observed is None:
+    def _see_to(self, group: asyncio.TaskGroup, instance: InstanceId) -> None:
+        """Probe what is to be probed of an instance, and nothing else of it."""
+        wanted = self._wanted(instance)
+        tasks = self._tasks.pop(instance, {})
+        for key in [key for key in tasks if key not in wanted]:
+            tasks.pop(key).cancel()
+        for key, (container, check) in wanted.items():
+            task = tasks.get(key)
+            if task is None or task.done():
+                tasks[key] = group.create_task(self._watch(key, container, check))
+        if tasks:
+            self._tasks[instance] = tasks
+
+    def _wanted(self, instance: InstanceId) -> dict[RunKey, tuple[Container, HealthCheck]]:
+        """Every run of an instance that is to be probed now."""
+        found: dict[RunKey, tuple[Container, HealthCheck]] = {}
+        for pod in self._local.pods_of(instance):
+            want, observed = self._local.wanted.get(pod), self._local.observed.get(pod)
+            if want is None or want.pod is None or want.state is not SlotState.RUNNING:
                 continue
-            if not observed.infra_running:
+            if observed is None or not observed.infra_running:
                 continue  # known without a probe
             memory = self._local.memory(pod)
             for container in want.pod.containers:
@@ -68,7 +75,7 @@ class Prober:
                     continue
                 if run.is_running and (observed.address or check.kind is HealthKind.EXEC):
                     key = RunKey(pod, container.name, run.health.started_at)
-                    found[key] = container
+                    found[key] = (container, check)
         return found
 
     async def _watch(self, key: RunKey, container: Container, check: HealthCheck) -> None:
@@ -95,8 +102,7 @@ class Prober:
                 reason=result.reason,
                 now=self._clock.boot(),
             )
-            if after is not before:
-                self._local.memories[key.pod] = after
+            self._local.remember(key.pod, after)
             self._tell(before, after, key)
             await asyncio.sleep(probe_after(after.run(key.container).health, check))
 

@@ -3,7 +3,8 @@
 Level-triggered: computes what the store should say, compares it with what was last written, and
 writes the difference, one fenced transaction per job: the status key and the DNS records of its
 healthy instances together, under the node's longer lease. Nothing is written without a change, and
-no key more than WRITES_MAX times in a second; the first of a burst goes out at once.
+no key more than WRITES_MAX times in a second; the first of a burst goes out at once. Only what was
+touched since the last time is computed and compared, all of it in a new session or after a doubt.
 
 A record is deleted only while it has the value this node wrote: after a move the slot's name may
 already belong to its new home. Each write compares the revision of the write before it, so that
@@ -23,7 +24,13 @@ from ozymandias.core.status import status_of
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.local_pods import LocalPods
 from ozymandias.daemon.membership import Membership, Session
-from ozymandias.model.instance import Assigned, InstanceState, InstanceStatus, SlotState
+from ozymandias.model.instance import (
+    Assigned,
+    InstanceId,
+    InstanceState,
+    InstanceStatus,
+    SlotState,
+)
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import ObservedPod, Pod, PodId
@@ -80,8 +87,15 @@ class Wish:
     """What the store should hold of one job on this node. No instances: nothing at all."""
 
     instances: dict[int, InstanceStatus] = field(default_factory=dict)
-    names: dict[bytes, bytes] = field(default_factory=dict)
+    named: dict[int, dict[bytes, bytes]] = field(default_factory=dict)  # by slot, if healthy
 
+    def names(self) -> dict[bytes, bytes]:
+        return {key: value for made in self.named.values() for key, value in made.items()}
+
+
+NO_WISH = Wish()
+# One slot may be here twice, stopping in one version and waiting in the next: the last speaks.
+RANK = {SlotState.WAITING: 0, SlotState.STOPPING: 1, SlotState.RUNNING: 2}
 
 _Inputs = tuple[Assigned, Pod | None, ObservedPod | None, PodMemory]
 
@@ -107,8 +121,9 @@ class StatusWriter:
         self._events = events
         self._session: Session | None = None  # whose keys `_written` describes
         self._written: dict[JobKey, Written] = {}
-        self._computed: dict[PodId, tuple[_Inputs, InstanceStatus]] = {}
-        self._named: dict[PodId, tuple[str, dict[bytes, bytes]]] = {}
+        self._wishes: dict[JobKey, Wish] = {}
+        self._computed: dict[InstanceId, dict[PodId, tuple[_Inputs, InstanceStatus]]] = {}
+        self._open: set[JobKey] = set()  # where wish and store may differ
         self._counted: Counter[InstanceState] = Counter()
         self._begun: Session | None = None
         self._doubtful_until: float | None = None
@@ -150,61 +165,73 @@ class StatusWriter:
         try:
             if self._session is not session:
                 await self._load(session)
-            wishes = self._compute()
-            for job in sorted(self._written.keys() | wishes.keys()):
-                await self._write(job, wishes.get(job, Wish()), session)
+            self._compute_touched()
+            for job in sorted(self._open):
+                await self._write(job, self._wishes.get(job, NO_WISH), session)
         except StoreError as error:
             warn("statuses.not_written", reason=str(error))
             if isinstance(error, Ambiguous):
                 self._doubtful_until = self._clock.boot() + LATE_SECONDS
             return self._clock.boot() + RETRY_SECONDS
-        wishes = self._compute()
+        self._compute_touched()
         due = [
             max(self._written[job].due_at() if job in self._written else 0.0, self._clock.boot())
-            for job in self._written.keys() | wishes.keys()
-            if self._differs(job, wishes.get(job, Wish()), session)
+            for job in self._open
+            if self._differs(job, self._wishes.get(job, NO_WISH), session)
         ]
         return min([*due, *([self._doubtful_until] if self._doubtful_until else [])], default=None)
 
     # What the store should say ------------------------------------------------------------------
 
-    def _compute(self) -> dict[JobKey, Wish]:
-        wishes: dict[JobKey, Wish] = {}
+    def _compute_touched(self) -> None:
+        changes: Counter[InstanceState] = Counter()
+        for instance in sorted(self._local.statuses.take()):
+            changes.subtract(status.state for _, status in self._known(instance).values())
+            self._compute(instance)
+            changes.update(status.state for _, status in self._known(instance).values())
+        for state, change in changes.items():
+            if change:
+                self._counted[state] += change
+                INSTANCES.labels(state).set(self._counted[state])
+
+    def _known(self, instance: InstanceId) -> dict[PodId, tuple[_Inputs, InstanceStatus]]:
+        return self._computed.get(instance, {})
+
+    def _compute(self, instance: InstanceId) -> None:
+        """Make the wish for an instance anew; whether the store has it is an open question."""
         computed: dict[PodId, tuple[_Inputs, InstanceStatus]] = {}
-        rank = {SlotState.WAITING: 0, SlotState.STOPPING: 1, SlotState.RUNNING: 2}
-        # One slot may be here twice, stopping in one version and waiting in the next.
-        for assigned in sorted(self._local.assigned, key=lambda a: (a.job, rank[a.state])):
-            pod = pod_id(assigned)
+        status: InstanceStatus | None = None
+        names: dict[bytes, bytes] = {}
+        assigned = self._local.assigned.get(instance, ())
+        for entry in sorted(assigned, key=lambda entry: RANK[entry.state]):
+            pod = pod_id(entry)
             want = self._local.wanted.get(pod)
-            if want is not None and want.state is not assigned.state:
+            if want is not None and want.state is not entry.state:
                 continue  # the very same pod stops before it runs again
             spec = want.pod if want else None
-            computed[pod] = self._status(assigned, pod, spec)
-            status = computed[pod][1]
-            wish = wishes.setdefault(assigned.job, Wish())
-            wish.instances[assigned.slot] = status
+            computed[pod] = self._status(entry, pod, spec)
+            status, names = computed[pod][1], {}
             if status.healthy and status.address and spec is not None:
-                wish.names.update(self._names_of(pod, spec, status.address))
-        self._computed = computed
-        self._count(Counter(status.state for _, status in computed.values()))
-        return wishes
+                records = dns_records(spec.job, pod.slot, status.address, self._names)
+                names = {keys.dns(record.name): value_of(record) for record in records}
+        self._computed[instance] = computed
+        if not computed:
+            del self._computed[instance]
+        self._wish(instance, status, names)
 
-    def _names_of(self, pod: PodId, spec: Pod, address: str) -> dict[bytes, bytes]:
-        """The records of a healthy instance; made once per pod and address."""
-        known = self._named.get(pod)
-        if known is None or known[0] != address:
-            records = dns_records(spec.job, pod.slot, address, self._names)
-            made = {keys.dns(record.name): value_of(record) for record in records}
-            known = self._named[pod] = (address, made)
-            for other in self._named.keys() - self._computed.keys() - {pod}:
-                del self._named[other]
-        return known[1]
-
-    def _count(self, counts: Counter[InstanceState]) -> None:
-        if counts != self._counted:
-            self._counted = counts
-            for state in InstanceState:
-                INSTANCES.labels(state).set(counts[state])
+    def _wish(
+        self, instance: InstanceId, status: InstanceStatus | None, names: dict[bytes, bytes]
+    ) -> None:
+        wish = self._wishes.setdefault(instance.job, Wish())
+        wish.instances.pop(instance.slot, None)
+        wish.named.pop(instance.slot, None)
+        if status is not None:
+            wish.instances[instance.slot] = status
+        if names:
+            wish.named[instance.slot] = names
+        if not wish.instances:
+            del self._wishes[instance.job]
+        self._open.add(instance.job)
 
     def _status(
         self, assigned: Assigned, pod: PodId, spec: Pod | None
@@ -212,7 +239,7 @@ class StatusWriter:
         """What to say of an instance, and what it was made of: the same is not made again."""
         memory = self._local.memory(pod)
         inputs = (assigned, spec, self._local.observed.get(pod), memory)
-        before = self._computed.get(pod)
+        before = self._known(assigned.instance).get(pod)
         if before is not None:
             is_in_work = pod in self._local.busy and not memory.is_pulling
             if before[0] == inputs or (is_in_work and before[0][0] == assigned):
@@ -263,6 +290,7 @@ class StatusWriter:
             if job in self._written:
                 entry.times = self._written[job].times
         self._written = written
+        self._open = written.keys() | self._wishes.keys()
         self._session = session
 
     def _job_of(self, key: bytes) -> JobKey:
@@ -273,8 +301,7 @@ class StatusWriter:
     def _differs(self, job: JobKey, wish: Wish, session: Session) -> bool:
         written = self._written.get(job) or Written()
         lease = session.long_lease.id
-        names = {key: value for key, (value, held) in written.names.items() if held == lease}
-        if names != wish.names or len(names) != len(written.names):
+        if written.names != {key: (value, lease) for key, value in wish.names().items()}:
             return True
         if not wish.instances:
             return bool(written.instances or written.lease)
@@ -282,6 +309,7 @@ class StatusWriter:
 
     async def _write(self, job: JobKey, wish: Wish, session: Session) -> None:
         if not self._differs(job, wish, session):
+            self._open.discard(job)
             return
         written = self._written.setdefault(job, Written())
         now = self._clock.boot()
@@ -297,25 +325,26 @@ class StatusWriter:
             # Somebody else wrote, or holds the node's record: membership finds out about that.
             raise Unavailable(f"the status of {job} was changed by another")
         self._session = session
-        if wish.instances or wish.names:
+        self._open.discard(job)
+        if wish.instances:
             written.instances = dict(wish.instances)
-            written.lease = lease if wish.instances else 0
-            written.revision = result.revision if wish.instances else 0
-            written.names = {key: (value, lease) for key, value in wish.names.items()}
+            written.lease = lease
+            written.revision = result.revision
+            written.names = {key: (value, lease) for key, value in wish.names().items()}
         else:
             del self._written[job]
         self._local.execution.set()  # who waits for names to be withdrawn may go on
 
     def _operations(self, job: JobKey, wish: Wish, written: Written, lease: int) -> list[Op]:
         key = keys.status(self._node, job)
-        operations: list[Op] = [
-            Put(key, codec.encode(wish.instances), lease) if wish.instances else Delete(key)
-        ]
-        for name, value in wish.names.items():
+        told = dict(sorted(wish.instances.items()))
+        operations: list[Op] = [Put(key, codec.encode(told), lease) if told else Delete(key)]
+        names = wish.names()
+        for name, value in names.items():
             if written.names.get(name) != (value, lease):
                 operations.append(Put(name, value, lease))
         for name, (value, _) in written.names.items():
-            if name not in wish.names:
+            if name not in names:
                 ours = (Compare(name, "value", "=", value),)
                 operations.append(Txn(ours, (Delete(name),)))
         return operations

@@ -86,7 +86,7 @@ class Worker:
         created = tuple(
             ObservedContainer(name=c.name, state=ContainerState.CREATED) for c in spec.containers
         )
-        self._local.observed[spec.id] = ObservedPod(id=spec.id, containers=created)
+        self._local.observe(spec.id, ObservedPod(id=spec.id, containers=created))
         self._update(spec.id, replace(self._local.memory(spec.id), runs=memories.NO_RUNS))
         self._tell("instance.created", action)
 
@@ -146,14 +146,14 @@ class Worker:
                 await self._runtime.stop_pod(action.pod)
             await self._keeper.leaving(self._local.observed.get(action.pod), action.reason)
             await self._runtime.remove_pod(action.pod)
-        self._local.observed.pop(action.pod, None)
+        self._local.observe(action.pod, None)
         is_stop = action.kind is ActionKind.STOP
         self._tell("instance.stopped" if is_stop else "instance.removed", action)
 
     # Booking ------------------------------------------------------------------------------------
 
     def _update(self, pod: PodId, memory: memories.PodMemory) -> None:
-        self._local.memories[pod] = memory
+        self._local.remember(pod, memory)
 
     def _book_start(self, action: Action) -> None:
         memory = self._local.memory(action.pod)
@@ -164,7 +164,7 @@ class Worker:
         if seen is not None:
             running = ObservedContainer(name=action.container, state=ContainerState.RUNNING)
             containers = tuple(running if c.name == running.name else c for c in seen.containers)
-            self._local.observed[action.pod] = replace(seen, containers=containers)
+            self._local.observe(action.pod, replace(seen, containers=containers))
 
     def _book_failure(self, action: Action, error: RuntimeFailed) -> None:
         trouble = _trouble(action, error)

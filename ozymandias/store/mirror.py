@@ -47,6 +47,7 @@ class Mirror:
         self._woken = -PAUSE_SECONDS_MAX  # on the loop's clock
         self._waking: asyncio.TimerHandle | None = None
         self._snapshot = Snapshot()
+        self._followers: list[set[JobKey]] = []
         self.is_ready = False
         self.revision = 0
         self._moved = 0  # the last revision that was not of the log alone
@@ -79,6 +80,8 @@ class Mirror:
                 self._follow(item)
 
     def _restart(self, listing: Listing) -> None:
+        for job in [*self._heads, *self._versions, *(job for _, job in self._assignments)]:
+            self._tell(job)
         self._clear()
         for kv in listing.kvs:
             self._apply(kv, deleted=False)
@@ -123,6 +126,15 @@ class Mirror:
             self._snapshot = replace(self._snapshot, revision=self.revision, **parts)
             self._stale.clear()
         return self._snapshot
+
+    def follow_jobs(self) -> set[JobKey]:
+        """A set that is given every job with a record or an assignment that changes from now on.
+
+        It is the caller's to empty.
+        """
+        followed = set(self._heads) | set(self._versions) | {job for _, job in self._assignments}
+        self._followers.append(followed)
+        return followed
 
     def versions(self, key: JobKey) -> tuple[JobVersion, ...]:
         """The kept versions of a job, oldest first; they outlive the job."""
@@ -173,6 +185,7 @@ class Mirror:
         if key.startswith(keys.ASSIGNMENTS):
             node, job = _node_and_job(key, keys.ASSIGNMENTS)
             self._stale.add("assignments")
+            self._tell(job)
             if deleted:
                 self._assignments.pop((node, job), None)
             else:
@@ -212,6 +225,10 @@ class Mirror:
             self._unknown[kv.key] = unknown
             self._stale.add("unknown")
         return value
+
+    def _tell(self, job: JobKey) -> None:
+        for followed in self._followers:
+            followed.add(job)
 
     def _apply_node(self, kv: KV, deleted: bool) -> None:
         prefix = keys.NODES if kv.key.startswith(keys.NODES) else keys.LEDGERS
@@ -258,6 +275,7 @@ class Mirror:
             if versions:
                 self._last_versions[job] = max(versions)
         self._stale.add("jobs")
+        self._tell(job)
         self._jobs.pop(job, None)
         if job in self._heads:
             head, head_revision = self._heads[job]

@@ -124,3 +124,11 @@ def test_a_new_goal_forgets_failed_attempts() -> None:
     assert memory.retry_at > 10.0
     assert memories.aim(memory, "running") is memory
     assert memories.aim(memory, "stopping").retry_at == 0.0
+
+
+def test_who_is_to_stop_again_drains_again() -> None:
+    """A pod that was drained, and was to run again before it had stopped, is served again."""
+    drained = replace(memories.aim(NOTHING, "stopping"), drain_until=5.0)
+    assert memories.aim(drained, "stopping").drain_until == 5.0
+    again = memories.aim(memories.aim(drained, "running"), "stopping")
+    assert again.drain_until is None

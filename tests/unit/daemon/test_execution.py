@@ -2,10 +2,15 @@
 
 import asyncio
 import itertools
+import sys
+from collections import Counter
+from types import FrameType
 
 import pytest
 
-from ozymandias.daemon.execution import DRAIN_SECONDS
+from ozymandias.core.reconcile import reconcile
+from ozymandias.core.status import status_of
+from ozymandias.daemon.execution import DRAIN_SECONDS, RELIST_SECONDS
 from ozymandias.model.instance import InstanceStatus
 from ozymandias.model.job import Container, HealthCheck, JobKey
 from ozymandias.model.node import Presence
@@ -401,5 +406,40 @@ def test_each_step_is_written_once_and_in_order() -> None:
         assert len(seen) <= 3
         container = node.host.pods[node.pod()].containers["app"]
         assert container.state is ContainerState.RUNNING
+
+    on_one_node(scenario)
+
+
+def test_one_restless_pod_costs_the_others_nothing() -> None:
+    """Beside forty pods at rest, one that crashes again and again is the one that is looked at."""
+
+    async def scenario(node: OneNode) -> None:
+        many = OTHER_FILE.replace("containers:", "numInstances: 40\ncontainers:")
+        many = many.replace("interval: 2", "interval: 600").replace("64M", "8M")
+        await node.submit_healthy(many, OTHER)
+        await node.submit_healthy()
+        told: Counter[JobKey] = Counter()
+        reconciled: Counter[JobKey] = Counter()
+
+        def note(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and frame.f_code is status_of.__code__:
+                told[frame.f_locals["assigned"].job] += 1
+            if event == "call" and frame.f_code is reconcile.__code__:
+                reconciled.update({want.id.key for want in frame.f_locals["wanted"]})
+
+        began, starts = node.time, node.starts()
+        sys.setprofile(note)
+        try:
+            while node.starts() < starts + 4:
+                if node.is_healthy():
+                    node.host.exit_container(node.pod(), "app", exit_code=1)
+                await asyncio.sleep(0.05)
+        finally:
+            sys.setprofile(None)
+        assert told[WEB] >= 8
+        assert told[OTHER] == 0
+        in_any_case = 40 * (2 + (node.time - began) / RELIST_SECONDS)  # of each, now and then
+        assert reconciled[OTHER] <= in_any_case
+        assert reconciled[WEB] >= 8
 
     on_one_node(scenario)
