@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from ozymandias.core.apply import apply, touched
 from ozymandias.core.routes import Names, dns_records
+from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
@@ -76,9 +77,22 @@ class Batch:
 
 
 def _changing(plan: Plan) -> set[JobKey]:
-    """Jobs whose head is compared and rewritten: those that change or gain a slot."""
-    gaining = {edit.job for edit in plan.edits if edit.before is None}
-    return gaining | ({plan.job.key} if plan.job else set())
+    """Jobs whose head is compared and rewritten: those that change, gain a slot, or stop one.
+
+    Whoever counts a job's live slots, to scale it, relies on the head for all of them. What a dead
+    node held is no longer live by anybody's count.
+    """
+    found = {
+        edit.job
+        for edit in plan.edits
+        if edit.before is None
+        or (_is_live(edit.before) and not _is_live(edit.after) and edit.node not in plan.dead)
+    }
+    return found | ({plan.job.key} if plan.job else set())
+
+
+def _is_live(state: SlotState | None) -> bool:
+    return state is SlotState.RUNNING or state is SlotState.WAITING
 
 
 def _gaining(plan: Plan) -> set[NodeName]:
@@ -162,6 +176,8 @@ class _Writer:
         for job in sorted({job for plan in self.plans for job in _changing(plan)}):
             record, new = self.before.jobs.get(job), self.after.jobs.get(job)
             key = keys.job(job)
+            if record is None and new is None:
+                continue  # its slots are stopped because the head is gone, or can't be read
             self.compare.append(Compare(key, "mod", "=", record.head_revision if record else 0))
             head = replace(new.head, commit=commit) if new else None
             is_same = record is not None and head is not None and record.head.uid == head.uid

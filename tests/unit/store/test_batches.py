@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ozymandias.core.apply import apply
+from ozymandias.core.edits import step, stop
 from ozymandias.model.job import JobHead
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
@@ -303,5 +304,31 @@ def test_what_did_not_change_is_not_copied() -> None:
             assert first.jobs[web()].head.wanted == 1
             for part in ("nodes", "assignments", "statuses", "claims", "last_versions"):
                 assert getattr(second, part) is getattr(first, part)
+
+    in_virtual_time(main)
+
+
+def test_who_stops_a_slot_changes_what_others_count() -> None:
+    """A stop compares and rewrites the job's head, as a scale-up counts on it; a release does not.
+
+    Found by simulation: a surplus instance was stopped beside a scale-up that had counted it.
+    """
+
+    async def main() -> None:
+        async with peers() as (_, [peer]):
+            await peer.committer.commit(lambda s: creation(job(), "n1"))
+            snapshot = peer.mirror.snapshot()
+            [running] = snapshot.instances_on(NodeName("n1"))
+            stopping = Plan(reason="test", edits=(stop(running, "surplus"),))
+            batch = Batch(snapshot, "stop")
+            batch.add(stopping)
+            head = keys.job(web())
+            made = batch.transaction((), NAMES)
+            assert head in {c.key for c in made.compare} and head in made.marked
+            after = apply(snapshot, stopping, "stop")
+            [leaving] = after.instances_on(NodeName("n1"))
+            release = Batch(after, "release")
+            release.add(Plan(reason="test", edits=(step(leaving, None, "gone"),)))
+            assert head not in {c.key for c in release.transaction((), NAMES).compare}
 
     in_virtual_time(main)
