@@ -12,8 +12,11 @@ from itertools import count, islice
 from typing import Any
 
 from ozymandias.api.changes import etag
+from ozymandias.core.buckets import is_system
+from ozymandias.core.drain import Blocker, foresee_drain
 from ozymandias.core.routes import Names, hosts_of
 from ozymandias.core.schedule import pending_of
+from ozymandias.core.system import wanted_of
 from ozymandias.model.event import EventRecord
 from ozymandias.model.instance import Assigned, InstanceState, InstanceStatus, SlotState
 from ozymandias.model.job import Container, Job, JobKey, JobRecord, JobVersion
@@ -150,7 +153,9 @@ def status_document(snapshot: Snapshot, record: JobRecord, names: Names) -> Docu
 def job_rows(snapshot: Snapshot, names: Names, *, namespace: str = "") -> list[Document]:
     """The rows of `ozy jobs`."""
     rows = _rows_by_job(snapshot)
-    shown = ("job", "namespace", "version", "wanted", "healthy", "pending", "state", "hosts")
+    shown = (
+        *("job", "namespace", "type", "version", "wanted", "healthy", "pending", "state", "hosts"),
+    )
     documents = (
         _status(snapshot, record, names, rows[key])
         for key, record in sorted(snapshot.jobs.items())
@@ -162,20 +167,22 @@ def job_rows(snapshot: Snapshot, names: Names, *, namespace: str = "") -> list[D
 def _status(snapshot: Snapshot, record: JobRecord, names: Names, found: Sequence[_Row]) -> Document:
     """``up_to_date`` counts the instances that have come up as the head wants them."""
     head = record.head
+    wanted = wanted_of(snapshot, record)
     rows = [row for row, _ in found]
     counts = Counter(row["state"] for row in rows)
     up_to_date = sum(1 for _, is_current in found if is_current)
-    problem = _job_problem(record, rows)
+    problem = _job_problem(record, rows, wanted)
     return {
         "job": record.key.name,
         "namespace": record.key.namespace,
+        "type": "system" if is_system(record) else "service",
         "uid": head.uid,
         "version": head.version,
-        "wanted": head.wanted,
+        "wanted": wanted,
         "healthy": sum(1 for row in rows if row["healthy"]),
         "pending": counts[InstanceState.PENDING],
         "up_to_date": up_to_date,
-        "state": _job_state(record, rows, counts, up_to_date),
+        "state": _job_state(record, rows, counts, up_to_date, wanted),
         "hosts": _hosts(record.current, names),
         "instances": rows,
         "problem": problem.document() if problem else None,
@@ -194,7 +201,11 @@ def _is_up_to_date(snapshot: Snapshot, assigned: Assigned, state: str) -> bool:
 
 
 def _job_state(
-    record: JobRecord, rows: Sequence[Document], counts: Counter[str], up_to_date: int
+    record: JobRecord,
+    rows: Sequence[Document],
+    counts: Counter[str],
+    up_to_date: int,
+    wanted: int,
 ) -> str:
     """One word for a job: stopping, failed, pending, deploying, idle or healthy."""
     live = len(rows) - counts[InstanceState.STOPPING]
@@ -204,27 +215,26 @@ def _job_state(
         return "failed"
     if counts[InstanceState.PENDING]:
         return "pending"
-    if up_to_date < record.head.wanted or live > record.head.wanted:
+    if up_to_date < wanted or live > wanted:
         return "deploying"
-    return "healthy" if record.head.wanted else "idle"
+    return "healthy" if wanted else "idle"
 
 
-def _job_problem(record: JobRecord, rows: Sequence[Document]) -> Problem | None:
+def _job_problem(record: JobRecord, rows: Sequence[Document], wanted: int) -> Problem | None:
     failed = [row for row in rows if row["state"] == InstanceState.FAILED]
     pending = [row for row in rows if row["state"] == InstanceState.PENDING]
     name = str(record.key)
     if failed:
         first = failed[0]
         return DEPLOY_FAILED(
-            f"{len(failed)} of {record.head.wanted} instances failed for good:"
+            f"{len(failed)} of {wanted} instances failed for good:"
             f" {first['instance']} on {first['node']}: {first['reason']}",
             hint=f"`ozy logs {first['instance']}` shows what it said last.",
             job=name,
         )
     if pending:
         return INSTANCES_PENDING(
-            f"{len(pending)} of {record.head.wanted} instances have no place:"
-            f" {pending[0]['reason']}",
+            f"{len(pending)} of {wanted} instances have no place: {pending[0]['reason']}",
             hint=f"They are placed as soon as there is room; `ozy why {name}` shows what is free.",
             job=name,
         )
@@ -284,10 +294,14 @@ def node_row(snapshot: Snapshot, node: Node) -> Document:
     """A row of `ozy nodes`; ``allocated`` is what nobody else can have at this moment."""
     held, promised = node.ledger.held.resources, node.ledger.promised.resources
     capacity, reserve = node.ledger.capacity, node.ledger.reserve
-    state, reason = _node_state(node)
+    here = sum(1 for _ in snapshot.instances_on(node.name))
+    state, reason = _node_state(node, here)
     return {
         "name": node.name,
         "state": state,
+        "cordoned": node.ledger.is_cordoned,
+        "drain": _drain(snapshot, node, here),
+        "allows_host_network": node.ledger.allows_host_network,
         "memory_bytes": {
             "total": capacity.memory_bytes,
             "reserved": reserve.memory_bytes,
@@ -298,17 +312,44 @@ def node_row(snapshot: Snapshot, node: Node) -> Document:
             "reserved": reserve.disk_bytes,
             "allocated": max(held.disk_bytes, promised.disk_bytes),
         },
-        "labels": dict(node.ledger.labels),
-        "instances": sum(1 for _ in snapshot.instances_on(node.name)),
+        "labels": node.ledger.all_labels,
+        "instances": here,
         "reason": reason,
     }
 
 
-def _node_state(node: Node) -> tuple[str, str]:
+def _drain(snapshot: Snapshot, node: Node, here: int) -> Document | None:
+    """A drain under way, and what is in its way at this moment."""
+    drain = node.ledger.drain
+    if drain is None:
+        return None
+    blockers = foresee_drain(snapshot, node.name).blockers if here and node.is_alive else ()
+    return {
+        "since": drain.since,
+        "deadline": drain.deadline or None,
+        "by": drain.by,
+        "reason": drain.reason,
+        "blockers": [blocker_row(blocker) for blocker in blockers],
+    }
+
+
+def blocker_row(blocker: Blocker) -> Document:
+    return {
+        "instance": blocker.instance,
+        "job": blocker.job.name,
+        "namespace": blocker.job.namespace,
+        "reason": blocker.reason,
+    }
+
+
+def _node_state(node: Node, here: int) -> tuple[str, str]:
     if node.presence is None:
         return "lost", "its lease has run out: the node does not answer"
     if node.presence.degraded:
         return "degraded", node.presence.degraded
+    if node.ledger.drain:
+        left = f"{here} instance{'s' * (here != 1)} to leave"
+        return ("draining", left) if here else ("drained", "nothing is left on it")
     if node.ledger.is_cordoned:
         return "cordoned", "takes no new work"
     return "ready", ""

@@ -152,11 +152,17 @@ def _line(request: web.Request, change: str, asked: Asked, outcome: str) -> dict
         "by": asked.by,
         "address": request.remote or "",
         "what": change,
-        **(asked.subject or dict(request.match_info)),
+        **_subject(request, asked),
         "before": asked.before,
         "after": asked.after if outcome in ("done", "unchanged", "replayed") else None,
         "outcome": outcome,
     }
+
+
+def _subject(request: web.Request, asked: Asked) -> dict[str, object]:
+    """What was to be changed; a node is the target, for `node` is the one that was asked."""
+    found = asked.subject or dict(request.match_info)
+    return {"target" if name == "node" else name: value for name, value in found.items()}
 
 
 @web.middleware

@@ -33,9 +33,11 @@ from ozymandias.problems import (
     JOB_NOT_FOUND,
     JOB_STOPPING,
     KEY_REUSED,
+    NO_MATCHING_NODE,
     NO_NODES,
     NOT_RUNNING,
     OUTCOME_UNKNOWN,
+    SYSTEM_JOB,
     TOO_LARGE,
 )
 
@@ -121,7 +123,7 @@ async def logs(request: web.Request) -> web.StreamResponse:
 
 _FILE = text_parameter("file", "Name of the job file, for messages about it.", FILE_CHARACTERS_MAX)
 _MESSAGE = text_parameter("message", "Why, for the record.", MESSAGE_CHARACTERS_MAX)
-_FITS = (INSUFFICIENT_MEMORY, INSUFFICIENT_DISK, INSUFFICIENT_PORTS, NO_NODES)
+_FITS = (INSUFFICIENT_MEMORY, INSUFFICIENT_DISK, INSUFFICIENT_PORTS, NO_NODES, NO_MATCHING_NODE)
 _CHANGING = (CHANGED_MEANWHILE, JOB_STOPPING, CONFLICT, OUTCOME_UNKNOWN)
 _JOB = "/v1/jobs/{namespace}/{job}"
 
@@ -185,7 +187,7 @@ ROUTES = (
         handler=scale,
         about="Change the number of instances.",
         answers={200: models.Changed},
-        problems=(JOB_NOT_FOUND, TOO_LARGE, KEY_REUSED, *_FITS, *_CHANGING),
+        problems=(JOB_NOT_FOUND, SYSTEM_JOB, TOO_LARGE, KEY_REUSED, *_FITS, *_CHANGING),
         body=Body(model=models.ScaleRequest),
         headers=(IF_MATCH, IDEMPOTENCY_KEY),
         change="job.scale",

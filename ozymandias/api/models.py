@@ -8,9 +8,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from ozymandias.model.node import LABEL_NAME, LABEL_VALUE
+
 Name = Annotated[str, Meta(max_length=253)]
 Count = Annotated[int, Meta(ge=0)]
 Word = Annotated[str, Meta(max_length=32_768)]
+
+LabelName = Annotated[str, Meta(pattern=f"^(?:{LABEL_NAME})$", max_length=63)]
+LabelValue = Annotated[str, Meta(pattern=f"^(?:{LABEL_VALUE})$", max_length=63)]
 
 JobState = Literal["stopping", "failed", "pending", "deploying", "idle", "healthy"]
 
@@ -22,6 +27,22 @@ class ScaleRequest(Struct, forbid_unknown_fields=True):
     """How many instances the job shall have."""
 
     instances: Annotated[int, Meta(ge=0, le=100_000)]
+
+
+class DrainRequest(Struct, forbid_unknown_fields=True):
+    """How to empty a node."""
+
+    deadline_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 0.0  # 0: none
+    force: bool = False
+    dry_run: bool = False
+    reason: Annotated[str, Meta(max_length=500)] = ""
+
+
+class LabelRequest(Struct, forbid_unknown_fields=True):
+    """Labels to set on a node, and names of those to take away."""
+
+    set: Annotated[dict[LabelName, LabelValue], Meta(max_length=100)] = {}
+    remove: Annotated[list[LabelName], Meta(max_length=100)] = []
 
 
 class ExecRequest(Struct, forbid_unknown_fields=True):
@@ -73,9 +94,29 @@ class Amount(Struct):
     allocated: int
 
 
+class Blocker(Struct):
+    """An instance that a drain can't move now, and why."""
+
+    instance: str
+    job: str
+    namespace: str
+    reason: str
+
+
+class NodeDrain(Struct):
+    since: float
+    deadline: float | None
+    by: str
+    reason: str
+    blockers: list[Blocker]
+
+
 class NodeRow(Struct):
     name: str
-    state: Literal["ready", "cordoned", "degraded", "lost"]
+    state: Literal["ready", "cordoned", "draining", "drained", "degraded", "lost"]
+    cordoned: bool
+    drain: NodeDrain | None
+    allows_host_network: bool
     memory_bytes: Amount
     disk_bytes: Amount
     labels: dict[str, str]
@@ -86,6 +127,32 @@ class NodeRow(Struct):
 class NodeList(Struct):
     items: list[NodeRow]
     next: str | None
+
+
+class NodeChanged(Struct):
+    """What became of a change of a node; ``revision`` is that of the store."""
+
+    node: NodeRow
+    changed: bool
+    reason: str
+    revision: Count
+
+
+class Mover(Struct):
+    """An instance that leaves a node: to another, or (null) because it is not needed any more."""
+
+    instance: str
+    job: str
+    namespace: str
+    to: str | None
+    reason: str
+
+
+class Drained(NodeChanged):
+    """A drain, begun or foreseen."""
+
+    movers: list[Mover]
+    blockers: list[Blocker]
 
 
 class EventRow(Struct):
@@ -110,6 +177,7 @@ class EventList(Struct):
 class JobRow(Struct):
     job: str
     namespace: str
+    type: Literal["service", "system"]
     version: Count
     wanted: Count
     healthy: Count
@@ -126,6 +194,7 @@ class JobList(Struct):
 class JobStatus(Struct):
     job: str
     namespace: str
+    type: Literal["service", "system"]
     uid: str
     version: Count
     wanted: Count

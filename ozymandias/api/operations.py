@@ -17,11 +17,13 @@ from ozymandias.api.access import Access, Document, Sink, translated
 from ozymandias.api.changes import Asked, etag, mark
 from ozymandias.api.inside import Inside, LogsRequest
 from ozymandias.api.pages import page, page_back
+from ozymandias.api.upkeep import NodeUpkeep
 from ozymandias.core.explain import plan_document, why
 from ozymandias.core.schedule import plan_restart, plan_scale, plan_stop, plan_submit
+from ozymandias.core.system import matching, wanted_of
 from ozymandias.jobspec.parse import parse
 from ozymandias.model.event import EventRecord
-from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, JobVersion
+from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, JobVersion
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
@@ -44,6 +46,7 @@ class Operations:
     def __init__(self, access: Access) -> None:
         self._access = access
         self.inside = Inside(access)
+        self.upkeep = NodeUpkeep(access)
 
     def check_session(self) -> None:
         """ProblemError STORE_UNAVAILABLE unless this daemon is a member and sees the cluster."""
@@ -98,7 +101,7 @@ class Operations:
             "job": job.name,
             "namespace": job.namespace,
             "version": version,
-            "wanted": job.instances,
+            "wanted": matching(snapshot, job) if job.kind is JobKind.SYSTEM else job.instances,
             "changed": plan is not None and not plan.is_empty,
             **documents.demand_document(job),
         }
@@ -180,12 +183,14 @@ class Operations:
     ) -> Document:
         head = self._head_after(committed.plan, key)
         asked.done(head, not committed.plan.is_empty)
+        snapshot = self._access.mirror.snapshot()
+        record = snapshot.jobs.get(key)
         return {
             "job": key.name,
             "namespace": key.namespace,
             "uid": head.uid,
             "version": head.version,
-            "wanted": head.wanted,
+            "wanted": wanted_of(snapshot, record) if record and not head.wanted else head.wanted,
             "changed": not committed.plan.is_empty,
             "created": created,
             "plan": plan_document(committed.plan),

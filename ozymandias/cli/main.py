@@ -46,7 +46,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
         (
             ("up", "cluster", "up", "Start a cluster on this machine."),
             ("down", "cluster", "down", "Remove the cluster that `ozy up` made."),
-            ("node", "node", "node", "Stop or start one node of a cluster on this machine."),
+            ("node", "node", "node", "Look after one node: cordon, drain, label."),
             ("cluster", "founding_upkeep", "cluster", "Make several hosts one cluster."),
             ("doctor", "cluster", "doctor", "Find out what is missing or wrong."),
             ("install", "host", "install", "Make this host a node: units, settings, a token."),

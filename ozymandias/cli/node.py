@@ -1,21 +1,24 @@
-"""Nodes: stopped and started, where they are processes of a cluster on this machine."""
+"""Nodes: looked after anywhere; stopped and started where they are processes on this machine."""
 
 import click
 
 from ozymandias.cli.complete import complete_node
+from ozymandias.cli.founding_upkeep import leave
 from ozymandias.cli.local import local_state_dir, showing_logs, state_dir_option
 from ozymandias.cli.options import context_option, output_option
 from ozymandias.cli.render import show
+from ozymandias.cli.upkeep import cordon, drain, label, uncordon, undrain
 
 
 @click.group()
 def node() -> None:
-    """Stop or start one node of a cluster on this machine.
+    """Look after one node: cordon, drain, label; kill and start it on this machine.
 
     \b
     Examples:
+      ozy node drain n2 --dry-run
+      ozy node label n2 role=infra
       ozy node kill n2
-      ozy node start n2
     """
 
 
@@ -57,3 +60,8 @@ def start(name: str, state_dir: str | None) -> None:
         seconds = local.start_node(local_state_dir(state_dir), name)
     text = f"{name} is ready, after {seconds:.1f} s."
     show({"node": name, "ready": True, "seconds": round(seconds, 2)}, lambda _: print(text))
+
+
+for command in (cordon, uncordon, drain, undrain, label):
+    node.add_command(command)
+node.add_command(leave)

@@ -124,9 +124,10 @@ def _draw_status(client: Client, found: Document) -> None:
     verb = "has" if found["state"] in ("failed", "completed") else "is"
     state = f"{verb} {paint(found['state'], state_colour(found['state']))}"
     pending = f", {found['pending']} pending" if found["pending"] else ""
+    nodes = " nodes" if found["type"] == "system" else ""
     print(
         f"{name} version {found['version']} {state}:"
-        f" {found['healthy']} of {found['wanted']} healthy{pending}"
+        f" {found['healthy']} of {found['wanted']}{nodes} healthy{pending}"
     )
     if found["problem"]:
         print(f"  {found['problem']['title']}: {found['problem']['detail']}")
@@ -177,7 +178,8 @@ def _used(sizes: dict[str, int]) -> str:
     from ozymandias.model.units import format_size
 
     offered = sizes["total"] - sizes["reserved"]
-    return f"{format_size(sizes['allocated'])} of {format_size(offered)}"
+    kept = f", {format_size(sizes['reserved'])} reserved" if sizes["reserved"] else ""
+    return f"{format_size(sizes['allocated'])} of {format_size(offered)}{kept}"
 
 
 @click.command()

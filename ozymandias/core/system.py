@@ -108,7 +108,11 @@ def wanted_of(snapshot: Snapshot, record: JobRecord) -> int:
     """How many instances there are to be: the head's number, or that of the matching nodes."""
     if record.current is None or not is_system(record) or record.head.deleting:
         return record.head.wanted
-    job = record.current.job
+    return matching(snapshot, record.current.job)
+
+
+def matching(snapshot: Snapshot, job: Job) -> int:
+    """How many nodes a system job is for."""
     return sum(1 for node in snapshot.nodes.values() if node.is_alive and not why_not(node, job))
 
 

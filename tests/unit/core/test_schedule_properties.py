@@ -242,8 +242,8 @@ def test_every_history_with_upkeep_is_sound_and_comes_to_rest(
         check_rules(before, snapshot, event)
         for name in snapshot.jobs:
             assert why(snapshot, name)
-        for name in snapshot.nodes:
-            foresee_drain(snapshot, name)
+        for there in snapshot.nodes:
+            foresee_drain(snapshot, there)
     snapshot = converge(snapshot)
     pending = {p.job: p.count for p in pending_of(snapshot)}
     for name, record in snapshot.jobs.items():
