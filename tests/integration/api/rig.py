@@ -105,6 +105,7 @@ class Cluster:
         nodes: int = 3,
         memory_bytes: int = 4 * GIB,
         limits: Limits = Limits(),  # noqa: B008 - frozen
+        lease_seconds: int = LEASE_SECONDS,
     ) -> None:
         self.folder = folder
         self.machines: dict[str, Machine] = {}
@@ -117,6 +118,7 @@ class Cluster:
         self.tokens = Tokens(self.tokens_file)
         self._nodes = nodes
         self._memory_bytes = memory_bytes
+        self._lease_seconds = lease_seconds
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster")
         self._done: asyncio.Event
@@ -179,7 +181,7 @@ class Cluster:
                 cluster="test",
                 capacity=Resources(memory_bytes=self._memory_bytes, disk_bytes=20 * GIB),
                 labels=(("zone", f"z{number}"),),
-                lease_ttl_seconds=LEASE_SECONDS,
+                lease_ttl_seconds=self._lease_seconds,
                 peer_key=f"key-of-{name}",
             )
             ports = Ports(store=store, runtime=PromptRuntime(host), clock=clock, peers=peers)

@@ -123,7 +123,7 @@ def test_lines_of_logs_have_the_described_shape(cluster: Cluster) -> None:
 def test_requests_made_up_from_the_description(tmp_path: Any) -> None:
     """Thousands of good and broken requests: no server error, no answer that is not described."""
     limits = Limits(caller=Rate(per_second=0, burst=0), stranger=Rate(per_second=0, burst=0))
-    with Cluster(tmp_path, nodes=1, limits=limits) as cluster:
+    with Cluster(tmp_path, nodes=1, limits=limits, lease_seconds=600) as cluster:
         tally = cases.run(cluster, CASES)
     assert tally.cases >= CASES
     assert {200, 400, 404, 409, 412, 422} <= set(tally.statuses)
