@@ -7,6 +7,7 @@ by then usually find nothing left to do. If the first is dead or cut off, the ne
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ozymandias.core.drain import next_deadline, plan_drain
@@ -16,6 +17,8 @@ from ozymandias.core.system import plan_system
 from ozymandias.core.upkeep import plan_pending, plan_repair, plan_tidy
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.membership import Membership, Session
+from ozymandias.model.instance import JobStatus
+from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
@@ -28,6 +31,7 @@ from ozymandias.telemetry import warn
 RANK_SECONDS = 0.05
 RANK_SECONDS_MAX = 1.0
 RETRY_SECONDS = 1.0
+STALE_LEASES = 2  # how often in a row a lease may run to its end though nobody renews it
 DEADLINE_LOOK_SECONDS = 30.0  # a wall clock may be set while we sleep towards a deadline
 
 
@@ -62,6 +66,8 @@ class Scheduler:
         self._started = clock.boot()  # of the session
         self._missing_since: dict[NodeName, float] = {}
         self._seen_alive: set[NodeName] = set()
+        self._present: set[NodeName] = set()  # had a record when we last looked
+        self._first_told: Mapping[tuple[NodeName, JobKey], JobStatus] | None = None
         self._held_back: frozenset[NodeName] = frozenset()
         self._first_wanted: tuple[str, float] = ("", 0.0)  # what, and since when
 
@@ -79,6 +85,8 @@ class Scheduler:
         self._session = session
         self._started = self._clock.boot()
         self._seen_alive.clear()
+        self._present.clear()
+        self._first_told = None
         self._missing_since.clear()
         self._held_back = frozenset()
 
@@ -137,9 +145,9 @@ class Scheduler:
         return self._clock.boot()  # there may be more to do
 
     def _look_for_losses(self, snapshot: Snapshot, now: float) -> Loss:
+        self._look_for_life(snapshot, now)
         for name, node in snapshot.nodes.items():
             if node.is_alive:
-                self._seen_alive.add(name)
                 self._missing_since.pop(name, None)
             else:
                 self._missing_since.setdefault(name, now)
@@ -156,6 +164,36 @@ class Scheduler:
             self._events.emit("node.held_back", loss.reason)
         self._held_back = loss.held
         return loss
+
+    def _look_for_life(self, snapshot: Snapshot, now: float) -> None:
+        """Who has shown in our session that it lives.
+
+        A record that is older than the session does not: when all hosts lose power at once, it is
+        there again with the store, as we are, and lapses only now, or once more after an election.
+        A host that takes longer to boot is not to be emptied for that. A record made since, word of
+        an instance, or a record that outlived the lease does show it.
+        """
+        session = self._session
+        if session is None:
+            return
+        is_settled = now >= self._started + STALE_LEASES * session.lease.ttl
+        if self._first_told is None:
+            self._first_told = snapshot.statuses
+        elif not is_settled:
+            told = self._first_told
+            self._seen_alive |= {
+                node
+                for (node, job), status in snapshot.statuses.items()
+                if node not in self._seen_alive and told.get((node, job)) != status
+            }
+        for name, node in snapshot.nodes.items():
+            is_new = node.is_alive and node.presence_revision > session.revision
+            if is_new or (is_settled and name in self._present):
+                self._seen_alive.add(name)
+            if node.is_alive:
+                self._present.add(name)
+            else:
+                self._present.discard(name)
 
 
 def _sooner(one: float | None, other: float | None) -> float | None:
