@@ -168,27 +168,6 @@ def test_after_a_short_power_cut_the_host_that_boots_last_is_waited_for() -> Non
     tell(story)
 
 
-def test_after_a_short_power_cut_the_host_that_boots_last_is_waited_for() -> None:
-    """All hosts are cut, two are back at once: the third's lease, which lapses only then, is old."""
-
-    async def story(world: World) -> None:
-        await world.operations().submit(job_file())
-        await healthy(world, 3)
-        before = world.assigned()
-        for name in ("n1", "n2", "n3"):
-            await world.power_cut(NodeName(name))
-        for name in ("n1", "n2"):
-            world.boot(NodeName(name))
-        await asyncio.sleep(world.settings.lease_ttl_seconds + 20)
-        assert world.assigned() == before
-        world.boot(NodeName("n3"))
-        await world.until(lambda: all_joined(world), 30, "joined again")
-        await healthy(world, 3)
-        assert world.assigned() == before
-
-    tell(story)
-
-
 def test_what_does_not_fit_after_a_loss_waits_and_runs_when_room_appears() -> None:
     """As many as fit are placed, the rest is pending with a reason, and placed within a second."""
 
