@@ -8,6 +8,7 @@ on one node; `break_for_ever` leaves a node in a state from which it never retur
 import random
 from collections.abc import Callable
 from contextvars import Context
+from dataclasses import replace
 
 from ozymandias.model.job import Container, HealthCheck
 from ozymandias.model.node import NodeName
@@ -22,6 +23,8 @@ from ozymandias.store import keys
 
 IMAGES = ("image", "crash", "stubborn", "hungry", "slow", "flaky")
 FOR_EVER = ("off", "killed", "cut", "deaf", "mute", "frozen", "hung", "full")
+LOST_ANSWERS = 0.15  # of the calls of users
+DOUBT_SECONDS = 4.0  # from the last lost answer until what was in doubt has landed
 GARBAGE = b'{"version": "from the future"'
 
 
@@ -210,6 +213,23 @@ class Mishaps:
         self.world.set_faults(machine, faults)
         machine.host.faults.fail_rate = dice.choice([0.0, 0.0, 0.1])
         machine.host.faults.hang_rate = dice.choice([0.0, 0.0, 0.02])
+
+    def lose_answers(self, operations: object, dice: random.Random) -> None:
+        """Now and then the node that a user talks to hears nothing of what it has just written.
+
+        What it sends again may land long after it was decided, so it counts as lagging.
+        """
+        machines = self.world.machines.values()
+        machine = next(m for m in machines if m.daemon and m.daemon.operations is operations)
+        store = machine.store
+        if store is None or dice.random() > LOST_ANSWERS:
+            return
+        self._say(machine, "answers of etcd are lost for a moment")
+        seconds = dice.uniform(0.5, 2.5)
+        store.faults = replace(machine.faults, ambiguous=0.7)
+        lagging = self.world.loop.time() + seconds + DOUBT_SECONDS
+        machine.lags_until = max(machine.lags_until, lagging)
+        self._at(seconds, lambda: setattr(store, "faults", machine.faults))
 
     # etcd ---------------------------------------------------------------------------------------
 

@@ -147,6 +147,8 @@ class Life:
         operations = self.world.operations(dice)
         if operations is None or (step.kind != "submit" and self._is_pointless(step.kind, key)):
             return
+        answers = random.Random(f"{self.schedule.seed} {step.index}")
+        self.mishaps.lose_answers(operations, answers)
         await self.users.ask(call, lambda: request(operations))
         if call.state == "unknown" and dice.random() < 0.5:
             await asyncio.sleep(dice.uniform(0.1, 5))
