@@ -6,12 +6,13 @@ judged by plain arithmetic on the ledgers, not by the scheduler's own functions.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from ozymandias.core.routes import claims_of
 from ozymandias.model.instance import Assigned, InstanceId, SlotState
-from ozymandias.model.job import JobHead, JobKey
+from ozymandias.model.job import Job, JobHead, JobKey, JobKind
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.pod import PodId
 from ozymandias.ports import Listing
@@ -49,11 +50,12 @@ def _job(truth: Truth, job: JobKey, head: JobHead, is_broken: bool) -> list[str]
     live = [a for a in instances if a.state in LIVE]
     if head.deleting:
         found.append(f"{job} is still there though it was stopped")
-    if len(live) > head.wanted:
-        found.append(f"{job} has {len(live)} instances of {head.wanted}")
+    spec = truth.spec(job)
+    wanted = len(homes(truth, spec)) if spec and spec.kind is JobKind.SYSTEM else head.wanted
+    if len(live) > wanted:
+        found.append(f"{job} has {len(live)} instances of {wanted}")
     old = [a for a in live if not is_current(a, head)]
-    demand = truth.demand(job)
-    if old and demand and not head.deleting and could_replace(truth, old, demand):
+    if old and spec and not head.deleting and could_replace(truth, old, spec):
         found.append(f"{job} has {len(old)} outdated instances that could be replaced")
     version = truth.versions.get((job, head.version))
     claims = claims_of(version.job, "localhost") if version and not head.deleting else ()
@@ -73,13 +75,22 @@ def placeable(truth: Truth, core: AbstractSet[NodeName]) -> list[str]:
     """Instances that are wanted, are nowhere, and would fit on a node that takes work (L3)."""
     found = []
     for job, head in sorted(truth.heads.items()):
-        demand = truth.demand(job)
-        if head.deleting or demand is None:
+        spec = truth.spec(job)
+        if head.deleting or spec is None:
             continue
-        missing = head.wanted - len(truth.live(job))
+        there = Counter(truth.live(job).values())
+        if spec.kind is JobKind.SYSTEM:
+            here = {a.node for a in truth.assigned(job)}  # one that still stops is one
+            found += [
+                f"{job} is not on {node}, where it would fit"
+                for node in sorted(homes(truth, spec) & core - here)
+                if not truth.presences[node].degraded and fits(truth, node, Demand.of(spec))
+            ]
+            continue
+        missing = head.wanted - there.total()
         if missing > 0:
             for node in sorted(core):
-                if takes_work(truth, node) and fits(truth, node, demand):
+                if may_have(truth, node, spec, there) and fits(truth, node, Demand.of(spec)):
                     found.append(f"{missing} of {job} are nowhere, and one would fit on {node}")
                     break
     return found
@@ -89,7 +100,30 @@ def takes_work(truth: Truth, node: NodeName) -> bool:
     presence, ledger = truth.presences.get(node), truth.ledgers.get(node)
     if presence is None or ledger is None:
         return False
-    return not presence.degraded and not ledger.is_cordoned
+    return not presence.degraded and ledger.takes_work
+
+
+def may_have(truth: Truth, node: NodeName, spec: Job, there: Counter[NodeName]) -> bool:
+    """Whether a node takes work and a job's rules allow one more on it."""
+    limit = spec.placement.max_per_node
+    if not takes_work(truth, node) or (limit and there[node] >= limit):
+        return False
+    return has_labels(truth, node, spec)
+
+
+def has_labels(truth: Truth, node: NodeName, spec: Job) -> bool:
+    """Jobs of a simulation require equal labels, and nothing more difficult."""
+    labels = truth.ledgers[node].all_labels
+    return all(labels.get(rule.label) in rule.values for rule in spec.placement.require)
+
+
+def homes(truth: Truth, spec: Job) -> set[NodeName]:
+    """The nodes that a system job is for."""
+    return {
+        node
+        for node in truth.presences
+        if node in truth.ledgers and not truth.ledgers[node].drain and has_labels(truth, node, spec)
+    }
 
 
 def fits(truth: Truth, node: NodeName, demand: Demand, given: Iterable[Demand] = ()) -> bool:
@@ -108,12 +142,18 @@ def fits(truth: Truth, node: NodeName, demand: Demand, given: Iterable[Demand] =
     )
 
 
-def could_replace(truth: Truth, old: Iterable[Assigned], demand: Demand) -> bool:
+def could_replace(truth: Truth, old: Iterable[Assigned], spec: Job) -> bool:
+    """Where a job needs many of its instances, nothing may be stopped to make way: not judged."""
+    if spec.min_available:
+        return False
+    is_system = spec.kind is JobKind.SYSTEM
     by_node: dict[NodeName, list[Demand]] = {}
     for assigned in old:
         by_node.setdefault(assigned.node, []).append(assigned.demand)
     return any(
-        takes_work(truth, node) and fits(truth, node, demand, given)
+        (node in homes(truth, spec) if is_system else takes_work(truth, node))
+        and has_labels(truth, node, spec)
+        and fits(truth, node, Demand.of(spec), given)
         for node, given in by_node.items()
     )
 

@@ -12,16 +12,26 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from ozymandias.api.upkeep import NodeUpkeep
 from ozymandias.daemon.scheduling import propose
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.ports import Listing
+from ozymandias.problems import ProblemError
 from ozymandias.sim import rest
 from ozymandias.sim.clock import Livelock, VirtualLoop
 from ozymandias.sim.mishaps import IMAGES, Mishaps
-from ozymandias.sim.schedule import SIZES, USER_STEPS, Options, Schedule, Step, draw
+from ozymandias.sim.schedule import (
+    OPERATOR_STEPS,
+    SIZES,
+    USER_STEPS,
+    Options,
+    Schedule,
+    Step,
+    draw,
+)
 from ozymandias.sim.trace import HEAL, USER, Entry
-from ozymandias.sim.users import MARK, Call, Users
+from ozymandias.sim.users import MARK, PATIENCE_SECONDS, Call, Users
 from ozymandias.sim.world import Settings, World
 from ozymandias.store import keys
 
@@ -133,6 +143,8 @@ class Life:
             await asyncio.sleep(max(0.0, step.at - world.loop.time()))
             if step.kind in USER_STEPS:
                 calls.create_task(self._use(step))
+            elif step.kind in OPERATOR_STEPS:
+                calls.create_task(self._operate(step))
             else:
                 await self.mishaps.happen(step)
             if step.index % 4 == 0:
@@ -154,6 +166,35 @@ class Life:
             await asyncio.sleep(dice.uniform(0.1, 5))
             if operations := self.world.operations(dice):
                 await self.users.ask(call, lambda: request(operations))
+
+    async def _operate(self, step: Step) -> None:
+        """Somebody looks after a node; any problem will do as an answer, a bug will not."""
+        dice = step.dice(self.schedule.seed)
+        name = dice.choice(sorted(self.world.machines))
+        operations = self.world.operations(dice)
+        if operations is None:
+            return
+        upkeep: NodeUpkeep = operations.upkeep
+        deadline, force = dice.choice([0.0, 0.0, 5.0, 15.0]), dice.random() < 0.5
+        acts: dict[str, Callable[[], Awaitable[dict[str, object]]]] = {
+            "drain": lambda: upkeep.drain(name, deadline_seconds=deadline, force=force),
+            "undrain": lambda: upkeep.undrain(name),
+            "cordon": lambda: upkeep.cordon(name),
+            "uncordon": lambda: upkeep.uncordon(name),
+            "label": lambda: upkeep.label(name, {"role": "infra"}, []),
+            "unlabel": lambda: upkeep.label(name, {}, ["role"]),
+        }
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                answer = await acts[step.kind]()
+        except ProblemError as error:
+            self.world.say(f"{step.kind} {name}: {error.problem.kind.slug}", "users", USER)
+        except TimeoutError:
+            self.world.say(f"{step.kind} {name}: gave up waiting", "users", USER)
+        except AssertionError as error:
+            self.world.violate(f"S0 {step.kind} {name} hit a bug: {error}")
+        else:
+            self.world.say(f"{step.kind} {name}: {answer['reason']}", "users", USER)
 
     def _is_pointless(self, kind: str, key: JobKey) -> bool:
         """Two calls that ask for the very same could not be told apart."""
@@ -187,7 +228,23 @@ class Life:
             f"    environment: {{{MARK}: '{step.index}'}}\n    stop_grace_period: 2\n"
             f"    healthcheck: {{type: http, port: 8000, interval: {dice.choice([2, 5, 10])}}}\n"
         )
+        if options.has_upkeep:
+            text, count = self._fussy(step, text, count)
         return text.encode(), count
+
+    def _fussy(self, step: Step, text: str, count: int) -> tuple[str, int]:
+        """The same job with rules of its own, or one on every node; from dice of their own."""
+        dice = random.Random(f"fussy {self.schedule.seed} {step.index}")
+        rules = dice.choice(
+            ["", "", "require: [role == infra]", "prefer: [role == infra]", "max_per_node: 1"]
+        )
+        if dice.random() < 0.3:
+            text = text.replace(f"numInstances: {count}\n", "type: system\n")
+            rules, count = rules if "require" in rules else "", 0
+        elif dice.random() < 0.3:
+            text += f"min_available: {max(0, count - dice.randint(0, 1))}\n"
+        text += f"priority: {dice.randint(0, 2)}\n"
+        return text + (f"placement: {{{rules}}}\n" if rules else ""), count
 
     def _check_mirrors(self, dice: random.Random) -> None:
         """One daemon's copy of the cluster is compared with the store it is a copy of."""
@@ -276,6 +333,8 @@ class Life:
         world = self.world
         if not self.schedule.options.does_drill:
             return
+        if any(ledger.drain for ledger in world.truth.ledgers.values()):
+            return  # room that appears is used by drains that had none, which takes longer
         name = self._dice.choice(sorted(world.machines))
         lost = len(list(world.truth.pods_of(name)))
         started = world.loop.time()

@@ -12,9 +12,13 @@ import random
 from dataclasses import dataclass, replace
 
 SEED_MAX = 2**63
+UPKEEP_SHARE = 0.5  # of lives
 
 # Users' doings, with their weights.
 USER_STEPS = {"submit": 6, "scale": 3, "stop": 1, "restart": 2}
+
+# Operators' doings, in lives that have some.
+OPERATOR_STEPS = {"drain": 3, "undrain": 2, "cordon": 1, "uncordon": 1, "label": 2, "unlabel": 1}
 
 # Everything that may break, with its weight.
 FAULT_STEPS = {
@@ -108,6 +112,7 @@ class Options:
     kinds: tuple[str, ...] = ()  # of faults
     drift: float = 0.0  # how far clocks may be off in rate
     has_odd_jobs: bool = True  # jobs that crash, ignore SIGTERM, run out of memory
+    has_upkeep: bool = False  # nodes are drained, cordoned, labelled; jobs have rules of their own
     does_core_only: bool = False  # some nodes stay broken for ever
     does_drill: bool = False  # at rest, one more node is lost
 
@@ -116,6 +121,7 @@ class Options:
         parts += [f"breaker {self.breaker_seconds:g} s", f"a step in {self.pace_seconds:.1f} s"]
         parts += [f"clocks {self.drift:.0%} off"] if self.drift else []
         parts += ["only a core heals"] if self.does_core_only else []
+        parts += ["operators at work"] if self.has_upkeep else []
         return ", ".join([*parts, "faults: " + (" ".join(self.kinds) or "none")])
 
 
@@ -152,7 +158,27 @@ def draw(seed: int) -> Schedule:
             kind = dice.choices(faults, [FAULT_STEPS[k] for k in faults])[0]
         steps.append(Step(len(steps), at, kind))
         at += dice.expovariate(1 / options.pace_seconds)
-    return Schedule(seed=seed, options=options, steps=tuple(steps))
+    upkeep = _draw_upkeep(seed, options, len(steps))
+    return Schedule(
+        seed=seed,
+        options=replace(options, has_upkeep=bool(upkeep)),
+        steps=tuple(sorted((*steps, *upkeep), key=lambda step: (step.at, step.index))),
+    )
+
+
+def _draw_upkeep(seed: int, options: Options, index: int) -> list[Step]:
+    """What operators do, from dice of its own: all other steps are as they would be without."""
+    dice = random.Random(f"upkeep {seed}")
+    if dice.random() >= UPKEEP_SHARE:
+        return []
+    kinds = list(OPERATOR_STEPS)
+    steps: list[Step] = []
+    at = 1.0 + dice.expovariate(1 / options.pace_seconds)
+    while at < options.trouble_seconds:
+        kind = dice.choices(kinds, [OPERATOR_STEPS[k] for k in kinds])[0]
+        steps.append(Step(index + len(steps), at, kind))
+        at += dice.expovariate(1 / (3 * options.pace_seconds))
+    return steps
 
 
 def draw_options(dice: random.Random) -> Options:

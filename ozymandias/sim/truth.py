@@ -17,7 +17,7 @@ from ozymandias.model.instance import (
     SlotState,
     instances_of,
 )
-from ozymandias.model.job import JobHead, JobKey, JobVersion
+from ozymandias.model.job import Job, JobHead, JobKey, JobVersion
 from ozymandias.model.node import Demand, Ledger, NodeName, Presence
 from ozymandias.model.pod import PodId
 from ozymandias.ports import KV, Event
@@ -172,11 +172,16 @@ class Truth:
     def live(self, job: JobKey) -> dict[InstanceId, NodeName]:
         return {a.instance: a.node for a in self.assigned(job) if a.state in LIVE}
 
-    def demand(self, job: JobKey) -> Demand | None:
-        """Of one instance of the current version, if that can be read."""
+    def spec(self, job: JobKey) -> Job | None:
+        """The current version of a job, if that can be read."""
         head = self.heads.get(job)
         version = self.versions.get((job, head.version)) if head else None
-        return Demand.of(version.job) if version else None
+        return version.job if version else None
+
+    def demand(self, job: JobKey) -> Demand | None:
+        """Of one instance of the current version, if that can be read."""
+        spec = self.spec(job)
+        return Demand.of(spec) if spec else None
 
     def healthy(self) -> set[InstanceId]:
         return {
