@@ -121,7 +121,7 @@ class PodmanRuntime:
             raise ImageMissing(f"{image} could not be pulled: {failure}")
 
     async def create_pod(self, pod: Pod) -> None:
-        await self.remove_pod(pod.id)
+        await self._remove_leftover(pod.id)
         for container in pod.containers:
             for port in container.ports:
                 _check_host_port(port)
@@ -133,6 +133,15 @@ class PodmanRuntime:
             if isinstance(error, Refused):
                 raise _translated(error) from error
             raise
+
+    async def _remove_leftover(self, pod: PodId) -> None:
+        """Look first: a removal that hangs in podman would come later, and end the new pod."""
+        path = f"/pods/{segment(pod.name)}/exists"
+        status, _ = await self._api.call("GET", path, accept=(404,))
+        if status == 404:
+            await self.volumes.remove(pod)
+        else:
+            await self.remove_pod(pod)
 
     async def _create(self, pod: Pod) -> None:
         spec = podspec.pod_spec(

@@ -166,8 +166,9 @@ class SimHost:
     # What the service does ----------------------------------------------------------------------
 
     def create_begin(self, pod: Pod) -> None:
-        self.remove(pod.id)
         self.on_event(pod.id, "create", "")
+        if pod.id in self.pods:
+            raise RuntimeFailed(f"the name {pod.id.name} is in use")
         if self.faults.is_full:
             raise RuntimeFailed("no space left on device")
         self._check_ports(pod)

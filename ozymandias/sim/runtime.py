@@ -54,6 +54,8 @@ class SimRuntime:
         await self._call("ensure_image", pull)
 
     async def create_pod(self, pod: Pod) -> None:
+        if pod.id in self._host.pods:
+            await self._call("create_pod", lambda: self._host.remove(pod.id))
         await self._call("create_pod", lambda: self._host.create_begin(pod))
         await self._call("create_pod", lambda: self._host.create_end(pod))
 
