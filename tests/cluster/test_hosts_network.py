@@ -5,12 +5,14 @@ flannel's lease of a host for good.
 """
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from ozymandias.runtime.flannel import COMMENT
 from tests.cluster.hosts import programs
 from tests.cluster.hosts.cluster import HostCluster, running
 from tests.cluster.hosts.traffic import Traffic
@@ -140,6 +142,35 @@ def test_flanneld_is_away_and_returns(cluster: HostCluster) -> None:
     assert all(before[name].items() <= after[name].items() for name in NODES)
 
 
+def test_the_network_goes_when_a_node_leaves(cluster: HostCluster) -> None:
+    """Network and rule are removed, those of others are not, and made again at the next start."""
+    n2 = cluster["n2"]
+    cluster.stop_program("n2", "daemon")
+    n2.run("iptables", "-t", "nat", "-I", "POSTROUTING", "-s", "192.0.2.0/24", "-j", "ACCEPT")
+    program = """
+import asyncio, pathlib
+from ozymandias.runtime.flannel import FlannelNetwork
+cluster = pathlib.Path("/var/lib/ozymandias/cluster-id").read_text().strip()
+socket = pathlib.Path("/run/podman/podman.sock")
+async def leave():
+    network = FlannelNetwork(socket=socket, cluster=cluster, name="ozymandias")
+    await network.remove()
+    await network.remove()
+    await network.aclose()
+asyncio.run(leave())
+"""
+    n2.run(sys.executable, "-c", program)
+    rules = ("iptables", "-t", "nat", "-S", "POSTROUTING")
+    assert COMMENT not in n2.run(*rules).stdout and "192.0.2.0/24" in n2.run(*rules).stdout
+    assert n2.podman("network", "ls", "--format={{.Name}}").split() == ["podman"]
+    cluster.start("n2", "daemon")
+    cluster.wait_ready(*NODES)
+    assert n2.run(*rules).stdout.count(COMMENT) == 1
+    assert "ozymandias" in n2.podman("network", "ls", "--format={{.Name}}")
+    first = n2.run(*rules).stdout.splitlines()[1]
+    assert COMMENT in first or "NETAVARK-HOSTPORT" in first
+
+
 def test_a_changed_lease(cluster: HostCluster) -> None:
     """flannel gives a host another subnet: its pods get addresses there, and are reached again."""
     cluster.submit(telling("who"))
@@ -176,7 +207,7 @@ def test_a_changed_lease(cluster: HostCluster) -> None:
             f"{moved} {addresses[source]}"
         ]
     rules = n3.run("iptables", "-t", "nat", "-S", "POSTROUTING").stdout
-    assert rules.count("pods keep their address") == 1
+    assert rules.count(COMMENT) == 1
 
 
 def test_without_flanneld_a_node_says_so_and_takes_no_work(cluster: HostCluster) -> None:
