@@ -4,6 +4,7 @@ The work is done by `ozymandias/cluster/`; here is what people see of it, and th
 the next `ozy` find the cluster without flags.
 """
 
+import os
 import signal
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ozymandias.cluster.doctor.check import Patient
 
 CONTEXT = "local"
+FOUNDED = Path("/etc/ozymandias/host.json")  # what `ozy cluster init` and `join` write
 PORT = click.IntRange(0, 65535)
 
 
@@ -198,8 +200,9 @@ def down(state_dir: str | None) -> None:
 def doctor(config: Path | None) -> int:
     """Find out what is missing or wrong, and what to do about it.
 
-    Without --config it examines the cluster of the context in use: on this machine, with all that
-    it needs here; elsewhere, by its API. The exit code is 1 if something will not work.
+    On a host of a founded cluster it examines that host, for root. Elsewhere, without --config, the
+    cluster of the context in use: on this machine with all that it needs, or by its API. The exit
+    code is 1 if something will not work.
 
     \b
     Examples:
@@ -232,6 +235,8 @@ def _patient(config: Path | None) -> "Patient":
 
     if config is not None:
         return Patient(config_file=config.absolute())
+    if not settings().context and FOUNDED.exists() and os.geteuid() == 0:
+        return Patient(config_file=FOUNDED.with_name("ozymandias.toml"))
     try:
         chosen = contexts.load(settings().context)
     except ProblemError:

@@ -87,9 +87,27 @@ def cluster() -> None:
     help="What connects pods; bridge: only those of one host.",
 )
 @click.option("--pod-network", default="10.78.0.0/16", show_default=True, help="Of all pods.")
-@click.option("--pod-subnet-bits", type=click.IntRange(20, 28), default=24, show_default=True)
-@click.option("--backend", type=click.Choice(["vxlan", "host-gw"]), default="vxlan")
-@click.option("--dns", type=click.Choice(["coredns", "builtin"]), default="coredns")
+@click.option(
+    "--pod-subnet-bits",
+    type=click.IntRange(20, 28),
+    default=24,
+    show_default=True,
+    help="Prefix length of each host's part of it: 24 are some 250 pods.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["vxlan", "host-gw"]),
+    default="vxlan",
+    show_default=True,
+    help="How flannel carries packets; host-gw needs one network segment.",
+)
+@click.option(
+    "--dns",
+    type=click.Choice(["coredns", "builtin"]),
+    default="coredns",
+    show_default=True,
+    help="Who answers for names.",
+)
 @click.option("--domain", default="ozy.internal", show_default=True, help="Of names in DNS.")
 @click.option("--ingress-domain", default="localhost", show_default=True, help="Of web names.")
 @click.option(
@@ -187,8 +205,16 @@ def token() -> None:
 
 
 @token.command("create")
-@click.option("--uses", type=click.IntRange(1, 64), default=1, show_default=True)
-@click.option("--hours", type=click.FloatRange(0, 168, min_open=True), default=1.0)
+@click.option(
+    "--uses", type=click.IntRange(1, 64), default=1, show_default=True, help="For how many hosts."
+)
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, 168, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="How long it is good.",
+)
 @root_option
 @output_option
 def create(uses: int, hours: float, root: Path) -> None:

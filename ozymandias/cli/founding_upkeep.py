@@ -237,6 +237,3 @@ def leave(force: bool, timeout: float, root: Path) -> None:
     document = {"cluster": left.cluster, "host": left.host, "kept": left.kept}
     kept = f" Volumes are kept in {left.kept}." if left.kept else ""
     show(document, lambda _: print(f"{left.host} has left cluster {left.cluster}.{kept}"))
-
-
-cluster.add_command(leave, "leave")

@@ -8,6 +8,7 @@ import http.client
 import json
 import secrets
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,13 +55,21 @@ class Answer:
         return json.loads(self.body)
 
 
-def get(url: str, token: str = "", timeout: float = API_SECONDS_MAX) -> Answer:
-    """GET by HTTP. OSError when nobody answers."""
+def get(
+    url: str,
+    token: str = "",
+    timeout: float = API_SECONDS_MAX,
+    context: ssl.SSLContext | None = None,
+) -> Answer:
+    """GET by HTTP. OSError when nobody answers. ``context``: whose certificates are believed."""
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     secure = scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = kind(host, timeout=timeout)
+    connection: http.client.HTTPConnection
+    if secure:
+        connection = http.client.HTTPSConnection(host, timeout=timeout, context=context)
+    else:
+        connection = http.client.HTTPConnection(host, timeout=timeout)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         connection.request("GET", f"/{path}", headers=headers)

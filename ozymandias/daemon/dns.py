@@ -57,6 +57,7 @@ async def serve(config: Config) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(follow_store(partial(records.follow, store))),
+                group.create_task(store.follow_members()),
                 group.create_task(records.release_held()),
                 group.create_task(forwarder.run()),
                 group.create_task(pulse()),

@@ -92,6 +92,7 @@ async def serve(config: Config) -> None:
         async with asyncio.TaskGroup() as group:
             others = [
                 group.create_task(follow_store(mirror.run)),
+                group.create_task(store.follow_members()),
                 group.create_task(follow_routes(mirror, ingress, names)),
                 group.create_task(pulse()),
             ]

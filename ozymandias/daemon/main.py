@@ -141,6 +141,7 @@ async def _run(config: Config) -> None:
             )
             group.create_task(keep_network(config, cluster, daemon.report_network))
             group.create_task(_pulse(daemon.membership))
+            group.create_task(store.follow_members())
             path = config.api.socket or str(Path(config.node.state_dir) / "api.sock")
             async with serving(
                 daemon.operations,

@@ -25,6 +25,7 @@ from ozymandias.ports import (
     Listing,
     Op,
     Store,
+    StoreError,
     TxnResult,
     Unavailable,
 )
@@ -33,6 +34,7 @@ from ozymandias.store.etcd_calls import (
     COMPACT,
     GRANT,
     KEEP_ALIVE,
+    MEMBERS,
     RANGE,
     REVOKE,
     STALE_RANGE,
@@ -52,6 +54,7 @@ __all__ = ["Credentials", "EtcdStore", "MemberStatus", "Timeouts"]
 
 PAGE_KEYS = 5_000  # a larger page stalls the event loop, a smaller one costs round trips
 LISTING_ATTEMPTS_MAX = 5
+MEMBERS_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +74,10 @@ class MemberStatus:
 class EtcdStore:
     """Make it with `connect` inside a running event loop; close it with `aclose`."""
 
-    def __init__(self, calls: Calls, keep_alive: KeepAlive) -> None:
+    def __init__(self, calls: Calls, keep_alive: KeepAlive, *, is_proved: bool = False) -> None:
         self._calls = calls
         self._keep_alive = keep_alive
+        self._is_proved = is_proved  # by certificates of an authority that was given
 
     @classmethod
     def connect(
@@ -90,6 +94,7 @@ class EtcdStore:
         return cls(
             Calls(endpoints, credentials, timeouts),
             KeepAlive(endpoints, credentials, timeouts.attempt),
+            is_proved=bool(credentials.ca and credentials.cert),
         )
 
     async def aclose(self) -> None:
@@ -209,6 +214,23 @@ class EtcdStore:
             revision=answer.header.revision,
             alarms=tuple(answer.errors),
         )
+
+    async def follow_members(self) -> None:
+        """Learn of members that join later, until cancelled; for TLS alone.
+
+        Certificates prove that an address is of this cluster. Without, what members advertise
+        (loopback, often) may be another etcd as seen from here.
+        """
+        while self._is_proved and not self._calls.is_closed:
+            with contextlib.suppress(StoreError):
+                answer = await self._calls.ask(MEMBERS, pb.MemberListRequest(linearizable=True))
+                urls = [u for m in answer.members if not m.isLearner for u in m.clientURLs]
+                known = {endpoint.rpartition("://")[2] for endpoint in self._calls.endpoints}
+                fresh = [url for url in urls if url.partition("https://")[2] not in known | {""}]
+                if fresh:
+                    self._calls.learn(fresh)
+                    self._keep_alive.learn(fresh)
+            await asyncio.sleep(MEMBERS_SECONDS * random.uniform(0.8, 1.2))
 
     async def compact(self, revision: int) -> None:
         """Forget the history before a revision."""

@@ -12,12 +12,19 @@ import grpc.aio
 
 from ozymandias.ports import StoreError, Unavailable
 from ozymandias.store import etcd_pb2 as pb
-from ozymandias.store.etcd_calls import STATUS, Calls, Credentials, Method, Timeouts, translate
+from ozymandias.store.etcd_calls import (
+    MEMBERS,
+    STATUS,
+    Calls,
+    Credentials,
+    Method,
+    Timeouts,
+    translate,
+)
 
 ADD = Method("/etcdserverpb.Cluster/MemberAdd", pb.MemberAddResponse)
 REMOVE = Method("/etcdserverpb.Cluster/MemberRemove", pb.MembersResponse)
 PROMOTE = Method("/etcdserverpb.Cluster/MemberPromote", pb.MembersResponse)
-LIST = Method("/etcdserverpb.Cluster/MemberList", pb.MembersResponse)
 SNAPSHOT = Method("/etcdserverpb.Maintenance/Snapshot", pb.SnapshotResponse)
 
 SNAPSHOT_SECONDS_MAX = 600.0
@@ -65,7 +72,7 @@ class EtcdAdmin:
         await self._calls.aclose()
 
     async def members(self) -> tuple[Member, ...]:
-        answer = await self._calls.ask(LIST, pb.MemberListRequest(linearizable=True))
+        answer = await self._calls.ask(MEMBERS, pb.MemberListRequest(linearizable=True))
         return tuple(sorted(map(_member, answer.members), key=lambda member: member.id))
 
     async def add_learner(self, peer_url: str) -> Member:

@@ -46,7 +46,10 @@ TOKEN_FRESH_SECONDS = 60.0
 BACK_OFF_SECONDS_MAX = 1.0
 
 _STALE_TOKEN = ("invalid auth token", "user name is empty", "revision of auth store is old")
-_SURELY_UNSENT = ("failed to connect to all addresses", "no leader", "too many requests")
+_SURELY_UNSENT = (
+    *("failed to connect to all addresses", "no leader", "too many requests"),
+    "not supported for learner",
+)
 _PASSING = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -98,6 +101,7 @@ REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse)
 KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse)
 AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse)
 STATUS = Method("/etcdserverpb.Maintenance/Status", pb.StatusResponse)
+MEMBERS = Method("/etcdserverpb.Cluster/MemberList", pb.MembersResponse)
 
 
 def boot_time() -> float:
@@ -165,6 +169,11 @@ class Calls:
     async def aclose(self) -> None:
         self.is_closed = True
         await asyncio.gather(*(channel.close(None) for channel in self._channels))
+
+    def learn(self, endpoints: Sequence[str]) -> None:
+        """More members, to be turned to when others fail."""
+        self._channels += [open_channel(grpc.aio, e, self._credentials) for e in endpoints]
+        self.endpoints = (*self.endpoints, *endpoints)
 
     # One call -----------------------------------------------------------------------------------
 

@@ -61,6 +61,11 @@ class KeepAlive:
         self._thread: threading.Thread | None = None
         self._call: Any = None  # the one under way
 
+    def learn(self, endpoints: Sequence[str]) -> None:
+        """More members, after those that are known."""
+        with self._changed:
+            self._endpoints = (*self._endpoints, *endpoints)
+
     async def keep(self, lease: Lease) -> Never:
         loop = asyncio.get_running_loop()
         kept = _Kept(lease, loop, loop.create_future(), due=lease.deadline - lease.ttl * 2 / 3)
@@ -103,6 +108,7 @@ class KeepAlive:
         members = _Members(self._endpoints, self._credentials)
         try:
             while (kept := self._wait_for_next()) is not None:
+                members.extend(self._endpoints)
                 self._refresh(kept, members)
         except BaseException as error:  # a bug: nobody may believe that their lease is kept
             with self._changed:
@@ -191,8 +197,15 @@ class _Members:
     def __init__(self, endpoints: Sequence[str], credentials: Credentials) -> None:
         self.token = ""
         self.is_logged_in = False
-        self._channels = [open_channel(grpc, endpoint, credentials) for endpoint in endpoints]
+        self._credentials = credentials
+        self._channels: list[Any] = []
         self._current = 0
+        self.extend(endpoints)
+
+    def extend(self, endpoints: Sequence[str]) -> None:
+        """Channels to those that came after the ones that are open."""
+        for endpoint in endpoints[len(self._channels) :]:
+            self._channels.append(open_channel(grpc, endpoint, self._credentials))
 
     def start(self, method: Method, request: Any, seconds: float) -> Any:
         """A call under way: a future that can be cancelled from another thread."""

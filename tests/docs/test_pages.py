@@ -21,7 +21,7 @@ COMMANDS = {page.words[1:]: page for page in manual.pages()}
 _INLINE = re.compile(r"`(ozy [a-z][^`]*)`")
 _TYPED = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(ozy [a-z].*)$", re.M)
 # Commands that pages name as missing: the sentence must say so.
-NOT_BUILT = {"rollback", "drain", "cluster"}
+NOT_BUILT = {"rollback"}
 
 
 def name_of(page: Path) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from ozymandias.cluster.doctor import etcd, listeners, service, storage
 from ozymandias.cluster.doctor.check import Check, fail, ok, warn
+from ozymandias.cluster.founding import record
+from ozymandias.cluster.founding.record import Places
 from ozymandias.daemon import config as settings
 from ozymandias.daemon.config import Config
 from ozymandias.problems import ProblemError
@@ -44,7 +46,14 @@ def examine(file: Path) -> Iterator[Check]:
         yield from etcd.nodes(records)
     yield daemon(config, daemon_runs=runs)
     yield listeners.ingress(ingress)
-    yield listeners.dns(dns, config.names.domain, "`journalctl -u ozymandias-dns`")
+    places = Places(root=file.absolute().parents[2])
+    founded = record.load(places) if places.toml == file.absolute() else None
+    log = "ozymandias-coredns" if founded and founded.cluster.dns == "coredns" else "ozymandias-dns"
+    yield listeners.dns(dns, config.names.domain, f"`journalctl -u {log}`")
+    if founded is not None:
+        from ozymandias.cluster.doctor.founded import examine as examine_founded
+
+        yield from examine_founded(founded, places, config)
 
 
 def token(config: Config) -> Iterator[Check]:

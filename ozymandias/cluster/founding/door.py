@@ -6,6 +6,7 @@ Served by the keeper of hosts that hold the authority's key, on a port of its ow
 - `POST /join`: a token, a name, an address, requests for two certificates. The answer has the
   certificates, the cluster's settings, the hashes of API tokens, and where etcd is.
 - `POST /renew`: the same without a token, for a host that shows its certificate of this cluster.
+- `POST /reach`: whether the host that shows its certificate is reached from here, by port.
 
 Strangers can reach this: bodies are small, tries are counted by address, and every refusal that
 could tell a guesser something says the same.
@@ -40,6 +41,7 @@ from ozymandias.telemetry import log, warn
 BODY_BYTES_MAX = 64 * 2**10
 TRIES_MAX = 10  # refusals of one address within the time below
 TRIES_SECONDS = 60.0
+REACH_SECONDS_MAX = 2.0
 
 
 class Door:
@@ -55,6 +57,7 @@ class Door:
         app.router.add_get("/authority", self._authority)
         app.router.add_post("/join", self._join)
         app.router.add_post("/renew", self._renew)
+        app.router.add_post("/reach", self._reach)
         return app
 
     async def _authority(self, request: web.Request) -> web.StreamResponse:
@@ -94,6 +97,15 @@ class Door:
             )
         log("door.renewed", host=shown)
         return await self._signed(asked, time.time())
+
+    async def _reach(self, request: web.Request) -> web.StreamResponse:
+        known = {host.name: host for host in await registry.hosts(self._store)}
+        there = known.get(_shown_name(request))
+        if there is None:
+            raise ProblemError(JOIN_REFUSED("The certificate shown is not one of a host here."))
+        ports = [record.API_PORT, *([record.ETCD_PEER_PORT] if there.part == "store" else [])]
+        found = {str(port): await _try(there.address, port) for port in ports}
+        return web.json_response(found)
 
     async def _signed(self, asked: JoinRequest, now: float) -> web.StreamResponse:
         pair = self._pair()
@@ -159,6 +171,19 @@ class Door:
             self._refusals[address] = recent
         if len(recent) >= TRIES_MAX:
             raise ProblemError(RATE_LIMITED("Too many refused tries.", hint="Wait a minute."))
+
+
+async def _try(address: str, port: int) -> str:
+    """Why a connection is not made; "" when it is."""
+    try:
+        async with asyncio.timeout(REACH_SECONDS_MAX):
+            _, writer = await asyncio.open_connection(address, port)
+    except TimeoutError:
+        return f"no answer within {REACH_SECONDS_MAX:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    writer.close()
+    return ""
 
 
 async def _asked(request: web.Request) -> JoinRequest:

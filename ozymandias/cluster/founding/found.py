@@ -114,7 +114,7 @@ def init(wish: Wish, cluster: ClusterSettings, places: Places, say: Say) -> Foun
         say("etcd", f"{what}: written")
     at.start()
     token = create_token(at, uses=join_token.USES_DEFAULT)
-    at.save(stage="ready", told=at.record.endpoints)
+    at.save(stage="ready")
     return Founded(outcome="done", record=at.record, token=token)
 
 
@@ -165,10 +165,13 @@ def join(address: str, token: JoinToken, wish: Wish, places: Places, say: Say) -
         at = Work(record=there, places=places, runner=runner, say=say)
     reason = at.enlist()
     say("etcd", f"{at.record.name} {reason}")
-    at.restart_readers(at.write_files())
+    changed = at.write_files()
+    if there is not None and not is_good:  # certificates are read at a start
+        changed |= {places.toml, places.corefile, places.settings / "flanneld.env"}
+    at.restart_readers(changed)
     at.start()
     work.run(_tell(at))
-    at.save(stage="ready", told=at.record.endpoints)
+    at.save(stage="ready")
     return Founded(outcome="done", record=at.record, reason=reason)
 
 

@@ -40,14 +40,8 @@ def refresh(at: Work, *, force: bool = False) -> list[str]:
         changed |= {at.places.toml, at.places.corefile, at.places.settings / "flanneld.env"}
     at.enlist()
     changed |= at.write_files()
-    # Nobody is disturbed who knows two members of those that are now, or all of them.
-    kept = set(at.record.told) & set(at.record.endpoints)
-    is_well = len(kept) >= 2 or kept == set(at.record.endpoints)
-    if is_renewed or not is_well:
-        changed.add(at.places.toml)
-    restarted = at.restart_readers(changed, OWN if is_well and not is_renewed else ())
-    if "daemon" in restarted or not at.record.told:
-        at.save(told=at.record.endpoints)
+    # Our own programs learn of new members by themselves; the others read their settings anew.
+    restarted = at.restart_readers(changed, () if is_renewed else OWN)
     work.run(_tell(at))
     return restarted
 

@@ -62,6 +62,16 @@ def ask(address: str, ca: str, path: str, request: JoinRequest, places: Places) 
         raise ProblemError(HOST_CLUSTER(f"{address} answers nonsense: {error}.")) from None
 
 
+def ask_reached(address: str, places: Places) -> dict[int, str]:
+    """By port, why that host does not reach this one; "" where it does."""
+    context = ssl.create_default_context(cafile=str(places.authority_cert))
+    context.load_cert_chain(places.cert("host"), places.key("host"))
+    status, body, _ = _exchange(address, context, "POST", "/reach", b"{}")
+    if status != 200:
+        raise ProblemError(_problem(address, status, body))
+    return {int(port): str(why) for port, why in json.loads(body).items()}
+
+
 def _exchange(
     address: str, context: ssl.SSLContext, method: str, path: str, body: bytes
 ) -> tuple[int, bytes, str]:

@@ -50,6 +50,7 @@ class View:
     members: Sequence[Member]
     hosts: Mapping[str, float]  # peer URL -> when it joined
     mine: str  # this host's peer URL
+    absent: frozenset[str] = frozenset()  # those of hosts whose node is not there now
     members_max: int
 
 
@@ -94,7 +95,8 @@ def _others(view: View) -> list[str]:
 
 
 def _is_next(view: View) -> bool:
-    waiting = _others(view)
+    """Of those that wait; one that is not there does not keep the others waiting."""
+    waiting = [url for url in _others(view) if url == view.mine or url not in view.absent]
     return min(waiting, key=lambda url: (view.hosts[url], url)) == view.mine
 
 

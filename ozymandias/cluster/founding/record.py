@@ -58,7 +58,6 @@ class HostRecord:
     stage: Stage = "begun"
     part: Part = "store"
     endpoints: tuple[str, ...] = ()  # https://… of etcd's members that serve
-    told: tuple[str, ...] = ()  # those that the running programs were started with
     initial_members: tuple[str, ...] = ()  # name=url of those that etcd here starts with
     initial_state: Literal["new", "existing"] = "new"
     ingress_listen: str = "0.0.0.0:80"

@@ -150,7 +150,7 @@ def restore(file: Path, wish: Wish, places: Places, say: Say, *, force: bool = F
     say("etcd", f"{removed} nodes must register anew")
     at.restart_readers({places.toml, places.corefile, places.settings / "flanneld.env"})
     at.start()
-    at.save(stage="ready", told=at.record.endpoints)
+    at.save(stage="ready")
     return at
 
 
@@ -296,11 +296,18 @@ def resume(at: Work, address: str = "") -> str:
         at.save(part="client", endpoints=(url,), initial_members=(), initial_state="existing")
     elif at.record.part == "store":
         at.start("etcd")
+    work.run(_announce(at))
     reason = at.enlist()
     at.restart_readers(at.write_files())
     at.start()
-    at.save(stage="ready", told=at.record.endpoints)
+    at.save(stage="ready")
     return reason
+
+
+async def _announce(at: Work) -> None:
+    """A host that joined after the copy was made is not known: it has proof that it belongs."""
+    async with at.store() as store:
+        await registry.found(store, at.record.cluster, at.known(time.time()))
 
 
 def document(manifest: Manifest) -> dict[str, Any]:

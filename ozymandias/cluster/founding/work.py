@@ -33,6 +33,7 @@ from ozymandias.cluster.founding.running import Runner
 from ozymandias.cluster.founding.services import Service
 from ozymandias.ports import Invalid, StoreError
 from ozymandias.problems import HOST_CLUSTER, ProblemError
+from ozymandias.store import keys
 from ozymandias.store.etcd import EtcdStore
 from ozymandias.store.etcd_admin import EtcdAdmin, Member
 from ozymandias.store.etcd_calls import Timeouts
@@ -162,10 +163,15 @@ class Work:
         async with self.store() as store:
             known = await registry.hosts(store)
             settings = await registry.settings_of(store) or self.record.cluster
+            alive = {kv.key for kv in (await store.range(keys.NODES)).kvs}
+        urls = {h.name: f"https://{h.address}:{record.ETCD_PEER_PORT}" for h in known}
         return members.View(
             members=await admin.members(),
-            hosts={f"https://{h.address}:{record.ETCD_PEER_PORT}": h.joined for h in known},
+            hosts={urls[h.name]: h.joined for h in known},
             mine=self.record.peer_url,
+            absent=frozenset(
+                url for name, url in urls.items() if keys.NODES + name.encode() not in alive
+            ),
             members_max=settings.members_max,
         )
 
