@@ -19,6 +19,7 @@ from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import BUSYBOX, until, web
 
 NODES = ("n1", "n2", "n3")
+pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
 # A server that tells who asks, and which instance it is.
 SCRIPT = r"""
 mkdir -p /tmp/web/cgi-bin

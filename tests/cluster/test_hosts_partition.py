@@ -13,6 +13,7 @@ from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
 NODES = ("n1", "n2", "n3")
+pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
 TTL_SECONDS = 6.0
 MOVED_SECONDS_MAX = TTL_SECONDS + 5
 
