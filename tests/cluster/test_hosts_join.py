@@ -115,14 +115,14 @@ def test_pods_of_a_founded_cluster_are_reached_everywhere(cluster: FoundedCluste
 def test_everything_is_restored_from_a_backup_and_pods_go_on(cluster: FoundedCluster) -> None:
     """Jobs of later are gone, those of the backup run on: the same containers, not restarted."""
     n1, n2, n3 = (cluster[name] for name in ("n1", "n2", "n3"))
-    cluster.command(n1, "cluster", "backup", "/root/backup.tar")
+    cluster.command(n1, "cluster", "backup", "/srv/backup.tar")
     before = {name: when for name, when in cluster.containers().items() if "web" in name}
     assert len(before) == 3
     cluster.submit(web("later"))
     started = time.monotonic()
     for host in (n2, n3):
         cluster.command(host, "cluster", "halt")
-    cluster.command(n1, "cluster", "restore", "/root/backup.tar")
+    cluster.command(n1, "cluster", "restore", "/srv/backup.tar")
     for host in (n2, n3):
         cluster.command(host, "cluster", "resume", n1.address)
     cluster.wait_ready("n1", "n2", "n3", seconds=90)

@@ -51,6 +51,7 @@ class FoundedHost:
     name: str
     address: str
     root: Path
+    booted: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def places(self) -> Places:
@@ -142,12 +143,25 @@ class FoundedHost:
         until(lambda: not Processes.load(self.places.run).alive(), 10)
 
     def boot(self) -> None:
-        Supervised(self.places).prepare()
+        """What systemd would do: one program that starts all others."""
+        words = ("-P", "-m", "ozymandias.cluster.founding.supervise", "--root", str(self.root))
+        with (self.root / "boot.log").open("ab") as log:
+            self.booted.append(
+                subprocess.Popen(
+                    [sys.executable, *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
 
     def end(self) -> None:
         with contextlib.suppress(Exception):
             Supervised(self.places).end()
         state.end(Processes.load(self.places.run).alive(), grace_seconds=2.0)
+        for process in self.booted:
+            process.wait(30)
 
 
 @dataclass

@@ -1,13 +1,15 @@
 """`ozy cluster init` and `join` on hosts of their own, with real etcd and TLS; who is refused."""
 
 import asyncio
+import contextlib
 import json
+import re
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
 import pytest
 import trustme
@@ -202,38 +204,63 @@ def test_names_addresses_and_machines_are_taken_once(cluster: Founded) -> None:
     assert "is taken by" in ran.problem["detail"]  # its ports, here; elsewhere the door says it
 
 
-def test_a_server_in_between_learns_nothing(cluster: Founded, tmp_path: Path) -> None:
-    """A door of another authority is not told the secret: the token says whose it must be."""
-    first, host = cluster.hosts[0], stranger(cluster)
-    false_door, heard = f"{cluster.prefix}.200", list[bytes]()
+@contextlib.contextmanager
+def false_door(address: str, authority_cert: bytes, date: str = "") -> Iterator[list[bytes]]:
+    """Shows a certificate of its own making and hands that authority out; what it was told."""
+    heard: list[bytes] = []
     other = trustme.CA()
 
     class Liar(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response_only(200)
+            self.send_header("Date", date or self.date_time_string())
             self.end_headers()
-            self.wfile.write(other.cert_pem.bytes())
+            self.wfile.write(authority_cert or other.cert_pem.bytes())
 
         def do_POST(self) -> None:
             heard.append(self.rfile.read(int(self.headers["Content-Length"])))
 
         def log_message(self, *_: object) -> None: ...
 
-    server = HTTPServer((false_door, DOOR_PORT), Liar)
+    server = HTTPServer((address, DOOR_PORT), Liar)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    other.issue_cert(false_door).configure_cert(context)
+    other.issue_cert(address).configure_cert(context)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
     try:
-        ran = host.ozy("cluster", "join", false_door, first.token(), *host.options(), "-o", "json")
+        yield heard
     finally:
         server.shutdown()
         serving.join()
         server.server_close()
-    assert ran.problem["type"].endswith(REFUSED)
-    assert "does not belong to the cluster that the token is for" in ran.problem["detail"]
-    assert heard == []
+
+
+def test_a_server_in_between_learns_nothing(cluster: Founded) -> None:
+    """Neither with an authority of its own nor with a copy of ours is it told the secret."""
+    first, host = cluster.hosts[0], stranger(cluster)
+    address, token = f"{cluster.prefix}.200", first.token()
+    copied = first.places.authority_cert.read_bytes()
+    words = ("cluster", "join", address, token, *host.options(), "-o", "json")
+    for cert, said in (
+        (b"", "does not belong to the cluster that the token is for"),
+        (copied, "shows a certificate that is not good"),
+    ):
+        with false_door(address, cert) as heard:
+            ran = host.ozy(*words)
+        assert ran.problem["type"].endswith(REFUSED) and said in ran.problem["detail"]
+        assert heard == []
+
+
+def test_a_clock_that_is_an_hour_off_is_told_before_anything_is_done(cluster: Founded) -> None:
+    """The joining host compares its clock with the door's, and stops with the remedy."""
+    first, host = cluster.hosts[0], stranger(cluster)
+    address, token = f"{cluster.prefix}.201", first.token()
+    hour_ago = formatdate(time.time() - 3600, usegmt=True)
+    with false_door(address, first.places.authority_cert.read_bytes(), hour_ago) as heard:
+        ran = host.ozy("cluster", "join", address, token, *host.options(), "-o", "json")
+    assert re.search(r"clock is 36\d\d s ahead of", ran.problem["detail"])
+    assert "chrony" in ran.problem["hint"] and heard == [] and not host.places.record.exists()
 
 
 # Certificates -------------------------------------------------------------------------------------
