@@ -67,6 +67,7 @@ def test_real_answers_have_the_described_shape(cluster: Cluster) -> None:
     """Every route is asked so that it succeeds, and so that it fails; all members are named."""
     job, web = "/v1/jobs/{namespace}/{job}", "/v1/jobs/default/shape"
     instance, one = "/v1/instances/{namespace}/{instance}", "/v1/instances/default/shape-0"
+    node = "/v1/nodes/{node}"
     ask = cluster.request
     made = ask("POST", "/v1/jobs", job_file("shape", numInstances=2))
     check("/v1/jobs", "POST", made)
@@ -94,6 +95,18 @@ def test_real_answers_have_the_described_shape(cluster: Cluster) -> None:
         ("POST", f"{instance}/exec", f"{one}/exec", {"command": []}),
         ("GET", f"{instance}/why", f"{one}/why", None),
         ("GET", "/v1/nodes", "/v1/nodes", None),
+        ("GET", node, "/v1/nodes/n3", None),
+        ("GET", node, "/v1/nodes/none", None),
+        ("POST", f"{node}/cordon", "/v1/nodes/n3/cordon", None),
+        ("POST", f"{node}/cordon", "/v1/nodes/none/cordon", None),
+        ("POST", f"{node}/uncordon", "/v1/nodes/n3/uncordon", None),
+        ("POST", f"{node}/labels", "/v1/nodes/n3/labels", {"set": {"a": "b"}, "remove": ["c"]}),
+        ("POST", f"{node}/labels", "/v1/nodes/n3/labels", {"set": {"a": "x y"}}),
+        ("POST", f"{node}/drain", "/v1/nodes/n3/drain", {"dry_run": True}),
+        ("POST", f"{node}/drain", "/v1/nodes/n3/drain", {"deadline_seconds": 600}),
+        ("POST", f"{node}/uncordon", "/v1/nodes/n3/uncordon", None),
+        ("GET", "/v1/nodes", "/v1/nodes", None),
+        ("POST", f"{node}/undrain", "/v1/nodes/n3/undrain", None),
         ("GET", "/v1/info", "/v1/info", None),
         ("GET", "/v1/events", "/v1/events", None),
         ("GET", "/v1/events", "/v1/events?limit=x", None),
