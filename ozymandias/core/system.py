@@ -24,7 +24,7 @@ from ozymandias.core.fitting import describe, needs, shortfall
 from ozymandias.core.labels import spelled, unmet
 from ozymandias.core.placement import Placement, Room, Rooms
 from ozymandias.model.instance import Assigned, SlotState
-from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, NetworkMode
+from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, NetworkMode
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit, Pending, Plan
 from ozymandias.model.snapshot import Snapshot
@@ -169,18 +169,15 @@ def _leave(tending: Tending, node: Node, here: list[Assigned], reason: str) -> I
 
 
 def only_system_left(snapshot: Snapshot, name: NodeName) -> bool:
-    """Whether nothing is on a node, not even stopping, but instances of system jobs."""
-    for (node, key), assignment in snapshot.assignments.items():
-        if node == name:
-            record = snapshot.jobs.get(key)
-            if record is None or not _was_system(record, assignment.groups[0].version):
-                return False
-    return True
+    """Whether nothing is on a node, not even stopping, but instances of system jobs.
 
-
-def _was_system(record: JobRecord, version: int) -> bool:
-    known = record.versions.get(version, record.current)
-    return known is not None and known.job.kind is JobKind.SYSTEM
+    What a job is now counts: instances from before it became one are nobody else's to stop.
+    """
+    return all(
+        (record := snapshot.jobs.get(key)) is not None and is_system(record)
+        for node, key in snapshot.assignments
+        if node == name
+    )
 
 
 def _only_one(tending: Tending, here: list[Assigned]) -> Iterator[Edit]:

@@ -102,6 +102,15 @@ def test_a_cordoned_node_has_its_own_and_a_drained_one_gives_it_up_last() -> Non
     assert not list(snapshot.instances_on(N2))
 
 
+def test_instances_from_before_it_was_a_system_job_leave_a_drained_node_too() -> None:
+    """Nobody waits for the other: old instances of a service go with it (seed 1144)."""
+    snapshot = settled(submitted(cluster(n2="4G"), system(), job(instances=2)))
+    snapshot = after(snapshot, plan_begin_drain(snapshot, N2, Drain(since=1.0)))
+    snapshot = after(snapshot, submit(snapshot, replace(job(instances=0), kind=JobKind.SYSTEM)))
+    snapshot = settled(after(snapshot, plan_system(snapshot)))
+    assert not list(snapshot.instances_on(N2))
+
+
 def test_labels_decide_where_it_is() -> None:
     """It comes when a label is set, and goes when it is taken away."""
     rules = PlacementRules(require=(LabelRule(label="role", values=("edge",)),))
