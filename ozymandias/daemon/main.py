@@ -258,6 +258,7 @@ async def _runtime(config: Config, cluster: str) -> AsyncIterator[PodmanRuntime]
         node=config.node.name or socket.gethostname().lower(),
         network=config.podman.network,
         dns_server=dns_server(config),
+        host_address=config.node.address,
         domain=config.names.domain,
         volume_dir=Path(config.node.state_dir) / "volumes",
         shared_dir=Path(config.node.shared_dir),

@@ -7,6 +7,7 @@ the container, once per state that it is in (the answer is kept until the list s
 from datetime import datetime
 from typing import Any
 
+from ozymandias.model.job import NetworkMode
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, PodId
 from ozymandias.runtime import podspec
 from ozymandias.runtime.kernel_log import KernelLog
@@ -27,9 +28,10 @@ Document = dict[str, Any]
 
 
 class Observer:
-    def __init__(self, api: PodmanApi, owner: Owner) -> None:
+    def __init__(self, api: PodmanApi, owner: Owner, host_address: str = "") -> None:
         self._api = api
         self._owner = owner
+        self._host_address = host_address  # of pods on the machine's own network
         self._kernel_log = KernelLog()
         self._inspected: dict[str, tuple[tuple[Any, ...], Document]] = {}  # by container name
 
@@ -79,7 +81,8 @@ class Observer:
         if infra is not None and is_up:
             inspected = await self._inspect(infra)
             is_up = inspected is not None
-            address = _address(inspected or {})
+            is_host = pod["Labels"].get(podspec.NETWORK) == NetworkMode.HOST
+            address = self._host_address if is_host else _address(inspected or {})
         observed = [await self._observe_container(c) for c in members]
         wanted = pod["Labels"].get(podspec.CONTAINERS)
         return ObservedPod(

@@ -17,12 +17,20 @@ import errno
 import socket as sockets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from ozymandias.model.job import HealthCheck, HealthKind, Port, Protocol, PullPolicy
+from ozymandias.model.job import (
+    HealthCheck,
+    HealthKind,
+    NetworkMode,
+    Port,
+    Protocol,
+    PullPolicy,
+)
 from ozymandias.model.pod import ObservedPod, Pod, PodId
 from ozymandias.model.units import format_duration
 from ozymandias.ports import (
@@ -68,6 +76,7 @@ class PodmanRuntime:
         network: str,
         dns_server: str = "",
         domain: str = "ozy.internal",
+        host_address: str = "",
         volume_dir: Path,
         shared_dir: Path,
         deadline_seconds: float = DEADLINE_SECONDS,
@@ -78,7 +87,7 @@ class PodmanRuntime:
         self._dns_server = dns_server
         self._domain = domain
         self._deadline_seconds = deadline_seconds
-        self._observer = Observer(self._api, self._owner)
+        self._observer = Observer(self._api, self._owner, host_address)
         self._http: aiohttp.ClientSession | None = None
         self.volumes = Volumes(self._api, self._owner, volume_dir=volume_dir, shared_dir=shared_dir)
 
@@ -124,7 +133,8 @@ class PodmanRuntime:
         await self._remove_leftover(pod.id)
         for container in pod.containers:
             for port in container.ports:
-                _check_host_port(port)
+                is_host = pod.job.network is NetworkMode.HOST
+                _check_host_port(replace(port, host=port.container) if is_host else port)
         try:
             await self._create(pod)
         except BaseException as error:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ozymandias.model.job import Container, JobName, Namespace, Port, Protocol
+from ozymandias.model.job import Container, JobName, Namespace, NetworkMode, Port, Protocol
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import Pod, PodId
 from ozymandias.ports import RuntimeFailed
@@ -26,6 +26,7 @@ CONTAINER = PREFIX + "container"
 CONTAINERS = PREFIX + "containers"  # of a pod: how many it has when complete
 DEPTH = PREFIX + "depth"  # of a container: the longest chain of dependencies below it
 GRACE = PREFIX + "grace"  # of a container: whole seconds between stop signal and SIGKILL
+NETWORK = PREFIX + "network"  # of a pod on the machine's own network: "host"
 REDIRECTS = PREFIX + "redirects"  # of a pod: "80:3000/tcp,..."
 
 PIDS_MAX = 4096  # processes and threads of one container
@@ -138,6 +139,8 @@ def pod_spec(
     pod: Pod, owner: Owner, *, network: str, dns_server: str, dns_search: str
 ) -> dict[str, Any]:
     """The pod: one network for all its containers, and the host ports it asks for."""
+    if pod.job.network is NetworkMode.HOST:
+        return _host_pod_spec(pod, owner)
     ports = [p for c in pod.containers for p in c.ports if p.host is not None]
     extra = {
         CONTAINERS: str(len(pod.containers)),
@@ -158,6 +161,17 @@ def pod_spec(
     if dns_server:
         spec |= {"dns_server": [dns_server], "dns_search": [dns_search]}
     return spec
+
+
+def _host_pod_spec(pod: Pod, owner: Owner) -> dict[str, Any]:
+    """A pod on the machine's own network: its ports are the machine's, and so is its resolver."""
+    extra = {CONTAINERS: str(len(pod.containers)), NETWORK: str(NetworkMode.HOST)}
+    return {
+        "name": pod.id.name,
+        "infra_name": infra_name(pod.id),
+        "labels": labels_of(owner, pod.id) | extra,
+        "netns": {"nsmode": "host"},
+    }
 
 
 def host_name(pod: PodId) -> str:

@@ -43,6 +43,7 @@ class Site:
         deadline_seconds: float = 20.0,
         socket: Path | None = None,
         volume_dir: Path | None = None,
+        host_address: str = "",
     ) -> PodmanRuntime:
         return PodmanRuntime(
             socket=socket or self.service.socket,
@@ -51,6 +52,7 @@ class Site:
             network=self.network,
             dns_server="192.0.2.53",
             domain="ozy.internal",
+            host_address=host_address,
             volume_dir=volume_dir or self.directory / "volumes",
             shared_dir=self.directory / "shared",
             deadline_seconds=deadline_seconds,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ozymandias.model.job import Port
+from ozymandias.model.job import NetworkMode, Port
 from ozymandias.model.pod import ContainerState, Pod
 from ozymandias.ports import PortTaken
 from tests.integration.podman.conftest import PodmanKit, demo, shell
@@ -95,3 +95,29 @@ async def test_host_port_of_a_foreign_process(kit: PodmanKit) -> None:
         with pytest.raises(PortTaken, match=str(port)):
             await kit.runtime.create_pod(pod)
     assert await observed(kit.runtime, pod) is None
+
+
+async def test_a_pod_on_the_hosts_network(kit: PodmanKit) -> None:
+    """It listens on the host itself, and its address is the node's; a taken port is told."""
+    port = free_port()
+    container = replace(
+        demo(MESSAGE="hello", PORT=str(port)), ports=(Port(pod=port, container=port),)
+    )
+    pod = make_pod(container)
+    pod = replace(pod, job=replace(pod.job, network=NetworkMode.HOST))
+    runtime = kit.site.runtime(host_address="127.0.0.1")
+    try:
+        await runtime.create_pod(pod)
+        await runtime.start_container(pod.id, "app")
+        found = await observed(runtime, pod)
+        assert found is not None
+        assert found.address == "127.0.0.1" and found.infra_running
+        assert (await fetch(f"http://127.0.0.1:{port}/")).startswith("hello")
+        other = make_pod(container, slot=1)
+        other = replace(other, job=replace(other.job, network=NetworkMode.HOST))
+        with pytest.raises(PortTaken):
+            await runtime.create_pod(other)
+        await runtime.stop_pod(pod.id)
+        await runtime.remove_pod(pod.id)
+    finally:
+        await runtime.aclose()

@@ -10,6 +10,7 @@ from ozymandias.model.job import (
     Job,
     JobName,
     Namespace,
+    NetworkMode,
     Port,
     Protocol,
     Tmpfs,
@@ -138,3 +139,13 @@ def test_host_ports_and_network_of_the_pod() -> None:
     assert made["Networks"] == {"net": {}} and made["hostname"] == "web-3"
     long = ID._replace(job=JobName("x" * 63))
     assert len(podspec.host_name(long)) <= 63 and podspec.host_name(long).endswith("-3")
+
+
+def test_a_pod_on_the_machines_own_network_maps_nothing() -> None:
+    """No network, mappings, host name or resolver of its own; a label tells what it is."""
+    made = pod(replace(APP, ports=(Port(pod=9100, container=9100),)))
+    made = replace(made, job=replace(made.job, network=NetworkMode.HOST))
+    found = podspec.pod_spec(made, OWNER, network="net", dns_server="10.0.0.1", dns_search="x")
+    assert found["netns"] == {"nsmode": "host"}
+    assert not {"Networks", "portmappings", "hostname", "dns_server"} & found.keys()
+    assert found["labels"][podspec.NETWORK] == "host"
