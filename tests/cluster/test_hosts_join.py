@@ -112,6 +112,54 @@ def test_pods_of_a_founded_cluster_are_reached_everywhere(cluster: FoundedCluste
     assert code == 0, f"a call between nodes, over TLS: {out}"
 
 
+def failing(cluster: FoundedCluster, host: Host) -> dict[str, str]:
+    """Name of each check that fails there -> what it says and what to do."""
+    done = host.run("ozy", "doctor", "-o", "json", check=False, seconds=RUN_SECONDS_MAX)
+    checks = json.loads(done.stdout)
+    assert all(check["remedy"] for check in checks if check["verdict"] == "fail")
+    return {
+        check["name"]: f"{check['detail']} {check['remedy']}"
+        for check in checks
+        if check["verdict"] == "fail"
+    }
+
+
+def supervised(host: Host, do: str, name: str) -> None:
+    program = (
+        "import json, socket, sys; s = socket.socket(socket.AF_UNIX);"
+        " s.connect('/run/ozymandias/supervisor.sock');"
+        " s.sendall(json.dumps({'do': sys.argv[1], 'name': sys.argv[2]}).encode() + b'\\n');"
+        " print(s.makefile().readline())"
+    )
+    host.run(sys.executable, "-c", program, do, name)
+
+
+def test_the_doctor_names_what_is_missing_and_the_rest_goes_on(cluster: FoundedCluster) -> None:
+    """flanneld and CoreDNS stopped, port 53 taken, a closed port: each with remedy; pods serve."""
+    n2 = cluster["n2"]
+    for name in ("flanneld", "coredns"):
+        supervised(n2, "stop", name)
+    bind = f"s.bind(('{n2.address}', 53)); print('bound', flush=True); time.sleep(600)"
+    program = f"import socket, time; s = socket.socket(type=socket.SOCK_DGRAM); {bind}"
+    taker = n2.spawn("taker", sys.executable, "-c", program)
+    until(lambda: "bound" in taker.text())
+    rule = ("INPUT", "-p", "tcp", "--dport", "7400", "-s", cluster["n1"].address, "-j", "DROP")
+    n2.run("iptables", "-I", *rule)
+    try:
+        found = failing(cluster, n2)
+        assert "does not run" in found["flanneld"] and "does not run" in found["coredns"]
+        assert "taken by python" in found[f"DNS {n2.address}:53"]
+        assert "port 7400: no answer" in found["reached by n1"]
+        assert cluster.nodes(node="n1")["n2"]["state"] == "ready"
+        assert cluster.fetch(f"web.{INGRESS_DOMAIN}", at="n2").status == 200
+    finally:
+        n2.run("iptables", "-D", *rule)
+        taker.kill()
+        for name in ("flanneld", "coredns"):
+            supervised(n2, "start", name)
+    until(lambda: failing(cluster, n2) == {}, 60)
+
+
 def test_everything_is_restored_from_a_backup_and_pods_go_on(cluster: FoundedCluster) -> None:
     """Jobs of later are gone, those of the backup run on: the same containers, not restarted."""
     n1, n2, n3 = (cluster[name] for name in ("n1", "n2", "n3"))
