@@ -93,6 +93,7 @@ def _tables(record: HostRecord, places: Places) -> dict[str, dict[str, Setting]]
         "address": record.address,
         "state_dir": str(places.state),
         "shared_dir": str(places.state / "shared"),
+        "run_dir": str(places.run),
         "lease_ttl_seconds": cluster.lease_ttl_seconds,
     }
     chosen = {"machine_id": record.machine_id, "memory": record.memory, "disk": record.disk}

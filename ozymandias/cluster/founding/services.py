@@ -79,6 +79,7 @@ def services(record: HostRecord, places: Places) -> tuple[Service, ...]:
     if record.cluster.network == "flannel":
         found.append(_flanneld(record, places, plain))
     found.append(_dns(record, places, plain))
+    found.append(_guard(places, plain))
     found += [_own(name, record, places, plain) for name in ("daemon", "ingress")]
     found.append(_keeper(places, plain))
     return tuple(found)
@@ -189,6 +190,18 @@ def _own(name: str, record: HostRecord, places: Places, plain: Mapping[str, str]
         environment=plain,
         reads=(places.toml,),
         grace_seconds=15.0,
+    )
+
+
+def _guard(places: Places, plain: Mapping[str, str]) -> Service:
+    return Service(
+        name="guard",
+        unit="ozymandias-guard.service",
+        command=(
+            *(sys.executable, "-P", "-m", "ozymandias.daemon.guard"),
+            *("--config", str(places.toml)),
+        ),
+        environment=plain,
     )
 
 

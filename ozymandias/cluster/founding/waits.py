@@ -121,6 +121,10 @@ def _keeper(host: Host) -> bool:
         return False
 
 
+def _guard(host: Host) -> bool:
+    return (host.places.run / "guard" / "socket").exists()
+
+
 CHECKS: dict[str, Callable[[Host], bool]] = {
     "etcd": _etcd,
     "podman": _podman,
@@ -130,4 +134,5 @@ CHECKS: dict[str, Callable[[Host], bool]] = {
     "daemon": _daemon,
     "ingress": _ingress,
     "keeper": _keeper,
+    "guard": _guard,
 }
