@@ -21,7 +21,16 @@ from ozymandias.cluster.founding import files, record, registry, running, work
 from ozymandias.cluster.founding.record import Places
 from ozymandias.cluster.founding.work import Work
 from ozymandias.model.node import NodeName
-from ozymandias.ports import Compare, Delete, Invalid, Lease, Store, StoreError
+from ozymandias.ports import (
+    Ambiguous,
+    Compare,
+    Delete,
+    Invalid,
+    Lease,
+    Store,
+    StoreError,
+    Unavailable,
+)
 from ozymandias.problems import HOST_CLUSTER, Problem, ProblemError
 from ozymandias.store import keys
 
@@ -163,7 +172,7 @@ async def _remove_member(admin: Any, id_: int) -> None:
         try:
             await admin.remove(id_)
             return
-        except Invalid as error:
+        except (Invalid, Ambiguous, Unavailable) as error:
             if "not found" in str(error):
                 return
             if asyncio.get_running_loop().time() > deadline:

@@ -31,7 +31,7 @@ from ozymandias.cluster.founding import (
 from ozymandias.cluster.founding.record import HostRecord, KnownHost, Places
 from ozymandias.cluster.founding.running import Runner
 from ozymandias.cluster.founding.services import Service
-from ozymandias.ports import Invalid, StoreError
+from ozymandias.ports import Ambiguous, Invalid, StoreError, Unavailable
 from ozymandias.problems import HOST_CLUSTER, ProblemError
 from ozymandias.store import keys
 from ozymandias.store.etcd import EtcdStore
@@ -39,7 +39,7 @@ from ozymandias.store.etcd_admin import EtcdAdmin, Member
 from ozymandias.store.etcd_calls import Timeouts
 
 PROMOTE_SECONDS_MAX = 60.0
-STEPS_MAX = 20
+ENLIST_SECONDS_MAX = 120.0
 BELOW = ("etcd", "podman", "flanneld")  # what the others need
 Say = Callable[[str, str], None]  # outcome, what
 T = TypeVar("T")
@@ -184,24 +184,40 @@ class Work:
         return run(self._enlist())
 
     async def _enlist(self) -> str:
+        deadline, last = time.monotonic() + ENLIST_SECONDS_MAX, ""
         async with self.admin() as admin:
-            for _ in range(STEPS_MAX):
-                view = await self.view(admin)
-                step = members.next_step(view)
-                match step:
-                    case members.Settled():
+            while time.monotonic() < deadline:
+                try:
+                    view = await self.view(admin)
+                    step = members.next_step(view)
+                    if isinstance(step, members.Settled):
                         await self._settle(view.members, step)
                         return step.reason
-                    case members.Add():
-                        self.say("etcd", f"{self.record.name} {step.reason}, as a learner")
-                        await admin.add_learner(self.record.peer_url)
-                        await self._prepare(await admin.members())
-                    case members.Promote(member=id_):
-                        await self._prepare(view.members)
-                        await self._promote(admin, id_, step.reason)
-                    case members.Demote(member=id_):
-                        await self._demote(admin, id_, step.reason)
-            raise ProblemError(HOST_CLUSTER("etcd's members do not come to rest."))
+                    await self._take(admin, step, view.members)
+                except (Ambiguous, Unavailable) as error:
+                    # Right after a change etcd wants to see all members connected for some seconds
+                    # ("unhealthy cluster"). What is in doubt is looked at again.
+                    last = str(error)
+                    await asyncio.sleep(0.5)
+            raise ProblemError(
+                HOST_CLUSTER(
+                    f"etcd's members do not come to rest: {last or 'steps without end'}.",
+                    hint="`ozy cluster status` names a member that is away; `ozy cluster remove`"
+                    " forgets one that is gone for good. Then run the same command again.",
+                )
+            )
+
+    async def _take(self, admin: EtcdAdmin, step: members.Step, found: Sequence[Member]) -> None:
+        match step:
+            case members.Add():
+                await admin.add_learner(self.record.peer_url)
+                self.say("etcd", f"{self.record.name} {step.reason}, as a learner")
+                await self._prepare(await admin.members())
+            case members.Promote(member=id_):
+                await self._prepare(found)
+                await self._promote(admin, id_, step.reason)
+            case members.Demote(member=id_):
+                await self._demote(admin, id_, step.reason)
 
     async def _prepare(self, found: Sequence[Member]) -> None:
         """This host's etcd runs, if it is a member; a learner must run to get its vote."""
