@@ -16,6 +16,7 @@ NODES = ("n1", "n2", "n3")
 pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
 TTL_SECONDS = 6.0
 MOVED_SECONDS_MAX = TTL_SECONDS + 5
+ELECTION_SECONDS_MAX = 3.0  # when etcd's leader goes with the host; every lease then begins anew
 
 
 def say(text: str) -> None:
@@ -63,10 +64,11 @@ def test_a_cut_longer_than_the_lease(cluster: HostCluster) -> None:
     cluster.submit(web("web", instances=3))
     placed, before = cluster.placed("web"), cluster.pods()
     (moved,) = (instance for instance, node in placed.items() if node == "n3")
+    limit = MOVED_SECONDS_MAX + (ELECTION_SECONDS_MAX if cluster.leader() == "n3" else 0)
     with Traffic(cluster, "web.default.test", at=("n1", "n2")) as traffic:
         cut = time.monotonic()
         cluster.hosts.partition(cluster["n3"])
-        until(lambda: "n3" not in cluster.placed("web").values(), MOVED_SECONDS_MAX, say="moved")
+        until(lambda: "n3" not in cluster.placed("web").values(), limit, say="moved")
         cluster.wait_healthy("web")
         took = time.monotonic() - cut
         # Nobody can tell n3 to stop anything while it is alone; its pods and its ingress go on.
@@ -83,7 +85,7 @@ def test_a_cut_longer_than_the_lease(cluster: HostCluster) -> None:
     say(f"runs elsewhere after {took:.1f} s")
     say(f"healed: member after {back:.1f} s, its pod stopped after {stopped:.1f} s")
     say(traffic.summary())
-    assert took < MOVED_SECONDS_MAX
+    assert took < limit
     assert not traffic.failures, traffic.failures[:5]
     for name in ("n1", "n2"):
         assert before[name].items() <= cluster.pods(name)[name].items()

@@ -16,6 +16,7 @@ NODES = ("n1", "n2", "n3")
 pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
 TTL_SECONDS = 6.0  # of the nodes' leases
 MOVED_SECONDS_MAX = TTL_SECONDS + 5
+ELECTION_SECONDS_MAX = 3.0  # when etcd's leader goes with the host; every lease then begins anew
 
 
 def say(text: str) -> None:
@@ -51,6 +52,8 @@ def test_a_power_cut_and_the_return(cluster: HostCluster) -> None:
     cluster.submit(web("single", instances=1))
     victim = cluster.placed("single")["single-0"]
     others = tuple(name for name in NODES if name != victim)
+    is_leader = victim == cluster.leader()
+    limit = MOVED_SECONDS_MAX + (ELECTION_SECONDS_MAX if is_leader else 0)
     dead = {
         address
         for job in ("web", "single")
@@ -68,7 +71,7 @@ def test_a_power_cut_and_the_return(cluster: HostCluster) -> None:
                 victim
                 not in {*cluster.placed("web").values(), cluster.placed("single")["single-0"]}
             ),
-            MOVED_SECONDS_MAX,
+            limit,
             say="moved",
         )
         planned = time.monotonic() - cut
@@ -87,10 +90,11 @@ def test_a_power_cut_and_the_return(cluster: HostCluster) -> None:
         web_traffic.more()
         served = time.monotonic()
         single_traffic.more()
+    say(f"{victim}{', the leader of etcd,' if is_leader else ''} loses power")
     say(f"planned {planned:.1f} s after the cut, healthy {healthy:.1f} s, DNS {forgotten:.1f} s")
     say(f"job with instances elsewhere: {web_traffic.summary()}")
     say(f"job with its only instance there: {single_traffic.summary()}")
-    assert healthy < MOVED_SECONDS_MAX
+    assert healthy < limit
     assert not web_traffic.failures, web_traffic.failures[:5]
     assert not single_traffic.failed(since=served)
     returns(cluster, victim)
