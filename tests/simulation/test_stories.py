@@ -148,7 +148,7 @@ def test_most_nodes_missing_at_once_is_not_believed_for_a_minute() -> None:
 
 
 def test_after_a_short_power_cut_the_host_that_boots_last_is_waited_for() -> None:
-    """All hosts are cut, two are back at once: the third's lease, which lapses only then, is old."""
+    """All hosts are cut, two are back at once: that the third's lease lapses then is no news."""
 
     async def story(world: World) -> None:
         await world.operations().submit(job_file())
