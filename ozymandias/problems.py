@@ -88,9 +88,7 @@ NO_NODES = Kind("no-nodes", "No node can take work", 409, EXIT_DOES_NOT_FIT)
 NO_MATCHING_NODE = Kind(
     "no-matching-node", "Too few nodes match the job's rules", 409, EXIT_DOES_NOT_FIT
 )
-DRAIN_BLOCKED = Kind(
-    "drain-blocked", "Not everything on the node can move", 409, EXIT_DOES_NOT_FIT
-)
+DRAIN_BLOCKED = Kind("drain-blocked", "Not everything on the node can move", 409, EXIT_DOES_NOT_FIT)
 NODE_DRAINING = Kind("node-draining", "The node is being drained", 409, EXIT_FAILED)
 SYSTEM_JOB = Kind("system-job", "A system job has no number of instances", 409, EXIT_USAGE)
 HOST_TAKEN = Kind("ingress-taken", "Ingress host and path belong to another job", 409, EXIT_FAILED)

@@ -23,6 +23,7 @@ BREAKER_SECONDS = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     dead: frozenset[NodeName] = frozenset()  # to be declared now
+    fenced: frozenset[NodeName] = frozenset()  # dead for so long that nothing exclusive runs there
     held: frozenset[NodeName] = frozenset()  # missing, and given more time
     look_again: float | None = None  # on the clock of ``now``; None: only when something changes
     reason: str = ""  # why some are held back, or which are dead
@@ -37,9 +38,11 @@ def judge_loss(
     now: float,
     held_back: Set[NodeName] = frozenset(),
     breaker_seconds: float = BREAKER_SECONDS,
+    fence_seconds: float = 0.0,
 ) -> Loss:
     """The dead among the missing, and when the others will have been missing for long enough.
 
+    ``fence_seconds`` after it went missing, a node's guard has surely ended what is exclusive.
     ``held_back`` are those held when this was last asked: when a mass loss ends, because some have
     come back, the others are about to, and keep the time they were given.
     """
@@ -65,10 +68,13 @@ def judge_loss(
 
     held = {node: due(node) for node in missing if due(node) > now}
     dead = frozenset(missing - held.keys())
+    fences = {node: missing_since.get(node, now) + fence_seconds for node in dead}
+    waits = [*held.values(), *(time for time in fences.values() if time > now)]
     return Loss(
         dead=dead,
+        fenced=frozenset(node for node, time in fences.items() if time <= now),
         held=frozenset(held),
-        look_again=min(held.values(), default=None),
+        look_again=min(waits, default=None),
         reason=_reason(dead, held, expected, is_mass, now),
     )
 

@@ -17,7 +17,7 @@ from ozymandias.core.health import HealthState, grace_ends
 from ozymandias.core.memory import NOTHING, PodMemory
 from ozymandias.core.pods import start_order
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Condition, Container
+from ozymandias.model.job import Condition, Container, OnPartition
 from ozymandias.model.plan import Action, ActionKind
 from ozymandias.model.pod import ContainerState, ObservedPod, Pod, PodId
 
@@ -140,11 +140,14 @@ def _coming(
     if observed is not None and not observed.infra_running:
         memory = _due_together(pod, memory)
     started: set[str] = set()
+    is_bound = not has_session and pod.job.on_partition is OnPartition.STOP
     for container in start_order(pod.containers):
         state = _state(observed, container)
         if state is not ContainerState.CREATED:
             started.add(container.name)  # it has run, so it does not hold others back
         for step in _advance(pod, container, observed, memory, now, started):
+            if is_bound and isinstance(step, Action):
+                continue  # it may not start, nor be ended by a restart
             if isinstance(step, Action) and step.kind is ActionKind.START:
                 if state is ContainerState.CREATED and not has_session:
                     continue

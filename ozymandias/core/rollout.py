@@ -24,7 +24,7 @@ from ozymandias.core.buckets import (
     sort_job,
 )
 from ozymandias.core.choice import surplus_first
-from ozymandias.core.drain import jobs_on_drained, keeps_volumes
+from ozymandias.core.drain import WAITS, jobs_on_drained, keeps_volumes
 from ozymandias.core.edits import new_instance, step, stop
 from ozymandias.core.placement import (
     NO_RULES,
@@ -38,7 +38,7 @@ from ozymandias.core.placement import (
     rooms_of,
 )
 from ozymandias.model.instance import Assigned, SlotState
-from ozymandias.model.job import JobHead, JobKey, JobRecord, PlacementRules
+from ozymandias.model.job import JobHead, JobKey, JobRecord, OnPartition, PlacementRules
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.snapshot import Snapshot
@@ -81,6 +81,7 @@ class Rolling:
     demand: Demand | None  # of one new instance; None: the wanted version can't be read
     buckets: Buckets
     keeps: bool = False  # it has volumes that outlive their instance, each on its node
+    is_exclusive: bool = False  # it must never run twice: stop-first
     min_available: int = 0
     rules: PlacementRules = NO_RULES
 
@@ -110,6 +111,7 @@ def rolling_of(record: JobRecord, buckets: Buckets) -> Rolling:
         demand=Demand.of(record.current.job) if record.current else None,
         buckets=buckets,
         keeps=keeps_volumes(record.current.job) if record.current else False,
+        is_exclusive=bool(record.current and record.current.job.on_partition is OnPartition.STOP),
         min_available=record.current.job.min_available if record.current else 0,
         rules=record.current.job.placement if record.current else NO_RULES,
     )
@@ -128,6 +130,8 @@ def next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
         return list(_stop_surplus(rolling, rooms, surplus))
     if rolling.keeps:
         return _replace_in_place(rolling, rooms)
+    if rolling.is_exclusive:
+        return _replace_stopped(rolling, rooms)
     if buckets.idle:
         return _replace_idle(rolling, rooms)
     if buckets.unready or buckets.waiting:
@@ -202,6 +206,22 @@ def _replace_in_place(rolling: Rolling, rooms: Rooms) -> list[Edit]:
             waits = f"waits on {room.node}, where its kept volumes are, for {old.instance} to stop"
             return [stopping, _new(rolling, room, old.slot, SlotState.WAITING, waits)]
         room.take(old.demand, SlotState.WAITING)  # it is not stopped after all
+    return []
+
+
+def _replace_stopped(rolling: Rolling, rooms: Rooms) -> list[Edit]:
+    """It must never run twice: the old one stops, and the new one waits for that in its slot."""
+    buckets = rolling.buckets
+    if buckets.waiting or (buckets.unready and not buckets.idle):
+        return []  # healthy before the next
+    for old in (*buckets.idle, *_oldest_first(buckets, rooms)):
+        if old in buckets.serving and rolling.spare < 1:
+            continue
+        stopping = _stopping(old, rooms, f"replaced by {_current_name(rolling)}, which waits")
+        for placed in place(rooms, rolling.ask, 1, per_node(buckets.current), WAITS):
+            return [stopping, _placed(rolling, placed, old.slot)]
+        if room := rooms.get(old.node):
+            room.take(old.demand, SlotState.WAITING)  # it is not stopped after all
     return []
 
 

@@ -24,7 +24,7 @@ from ozymandias.core.fitting import describe, needs, shortfall
 from ozymandias.core.placement import NOW, RUNNING, Ask, Room, Rooms, most_that_fit, place, rooms_of
 from ozymandias.core.system import pending_system
 from ozymandias.model.instance import Assigned, SlotState, instances_of
-from ozymandias.model.job import Job, JobHead, JobKey, JobRecord
+from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, JobChange, Pending, Plan
 from ozymandias.model.snapshot import Snapshot
@@ -151,17 +151,26 @@ def shortfalls(
 # Repair -------------------------------------------------------------------------------------------
 
 
-def plan_repair(snapshot: Snapshot, dead: frozenset[NodeName]) -> Plan | None:
+def plan_repair(
+    snapshot: Snapshot,
+    dead: frozenset[NodeName],
+    fenced: frozenset[NodeName] | None = None,
+) -> Plan | None:
     """Everything on the dead nodes is lost; what was live there is placed elsewhere.
 
+    What must never run twice (`on_partition: stop`) stays where it is until its node is among the
+    ``fenced``: only then has the guard there surely ended it. None: all of them are.
     An instance keeps its number and its version: a node lost in the middle of a rollout must not
     decide the rollout. What does not fit is pending, and then it is the current version's turn.
     """
     gone = frozenset(n for n in dead if n in snapshot.nodes and not snapshot.nodes[n].is_alive)
     there = sorted(pair for pair in snapshot.assignments if pair[0] in gone)
+    if fenced is not None:
+        there = [p for p in there if p[0] in fenced or not _may_still_run(snapshot, p)]
     lost = [a for pair in there for a in instances_of(snapshot.assignments[pair])]
-    if not lost:
-        return None
+    if not lost and gone.isdisjoint(name for name, _ in snapshot.statuses):
+        return None  # nobody is served there any more, and what is left waits for the fence
+    lost_pairs = set(there)
     edits = [step(a, None, f"{a.node} was lost") for a in lost]
     lost_live: dict[JobKey, list[Assigned]] = {}
     for assigned in lost:
@@ -176,7 +185,9 @@ def plan_repair(snapshot: Snapshot, dead: frozenset[NodeName]) -> Plan | None:
             continue
         record = snapshot.jobs[key]
         missing = record.head.wanted - remaining.get(key, 0)
-        survivors = sort_job(snapshot, key, [a for a in assignments[key] if a.node not in gone])
+        survivors = sort_job(
+            snapshot, key, [a for a in assignments[key] if (a.node, key) not in lost_pairs]
+        )
         moved = _move(record, lost_live[key], survivors, rooms, missing)
         edits += moved
         if len(moved) < missing:
@@ -184,6 +195,17 @@ def plan_repair(snapshot: Snapshot, dead: frozenset[NodeName]) -> Plan | None:
     names = ", ".join(sorted(gone))
     reason = f"{names} {'was' if len(gone) == 1 else 'were'} lost"
     return Plan(reason=reason, edits=tuple(edits), pending=tuple(pending), dead=gone)
+
+
+def _may_still_run(snapshot: Snapshot, pair: tuple[NodeName, JobKey]) -> bool:
+    """Whether a node has something exclusive of a job, or something not known not to be."""
+    record = snapshot.jobs.get(pair[1])
+    versions = record.versions if record else {}
+    numbers = {group.version for group in snapshot.assignments[pair].groups}
+    return any(
+        number not in versions or versions[number].job.on_partition is OnPartition.STOP
+        for number in numbers
+    )
 
 
 def _move(

@@ -19,9 +19,10 @@ from ozymandias.daemon.membership import Identity, Membership
 from ozymandias.daemon.probing import Prober
 from ozymandias.daemon.scheduling import Scheduler
 from ozymandias.daemon.statuses import StatusWriter
-from ozymandias.ports import Clock, EndedRuns, Runtime, Store
+from ozymandias.ports import Clock, EndedRuns, Guard, Runtime, Store
 from ozymandias.problems import ProblemError, store_unavailable
 from ozymandias.runtime.ended import EndedInMemory
+from ozymandias.runtime.guard import NoGuard
 from ozymandias.store.commit import Committer
 from ozymandias.store.mirror import Mirror
 
@@ -35,6 +36,7 @@ class Ports:
     clock: Clock
     peers: Peers
     ended: EndedRuns = field(default_factory=EndedInMemory)
+    guard: Guard = field(default_factory=NoGuard)
 
 
 class Daemon:
@@ -51,6 +53,7 @@ class Daemon:
             runtime=ports.runtime,
             clock=clock,
             degraded=lambda: self._executor.degraded or self._without_network,
+            guard=ports.guard,
             busy=lambda: local.busy,
         )
         fence = self.membership.fence
@@ -94,6 +97,7 @@ class Daemon:
             clock=ports.clock,
             events=self.events,
             statuses=self._statuses,
+            guard=ports.guard,
             keeper=Keeper(runtime=ports.runtime, ended=ports.ended, clock=ports.clock),
         )
 

@@ -43,7 +43,7 @@ from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Action, Plan
 from ozymandias.model.pod import ObservedPod, PodId
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.ports import Clock, Runtime, RuntimeFailed, RuntimeHung, StoreError
+from ozymandias.ports import Clock, Guard, Runtime, RuntimeFailed, RuntimeHung, StoreError
 from ozymandias.problems import Problem
 from ozymandias.store.commit import Committer
 from ozymandias.store.mirror import Mirror
@@ -75,6 +75,7 @@ class Executor:
         events: EventLog,
         statuses: StatusWriter,
         keeper: Keeper,
+        guard: Guard,
     ) -> None:
         self._node = node
         self._host_ip = host_ip
@@ -94,6 +95,7 @@ class Executor:
             clock=clock,
             events=events,
             keeper=keeper,
+            guard=guard,
             may_begin=self._may_begin,
             may_end=self._may_end,
         )

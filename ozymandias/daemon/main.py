@@ -42,6 +42,7 @@ from ozymandias.problems import (
     ProblemError,
 )
 from ozymandias.runtime.ended import EndedFiles
+from ozymandias.runtime.guard import PodGuard
 from ozymandias.runtime.host import SystemClock, read_host, usual_reserve
 from ozymandias.runtime.podman import PodmanRuntime
 from ozymandias.store.registration import ensure_format
@@ -136,6 +137,7 @@ async def _run(config: Config) -> None:
                     clock=SystemClock(),
                     peers=peers,
                     ended=EndedFiles(Path(config.node.state_dir) / "ended"),
+                    guard=PodGuard(Path(config.node.run_dir), _name(config), runtime.group_of),
                 ),
                 breaker_seconds=config.node.breaker_seconds,
             )

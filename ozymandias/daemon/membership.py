@@ -23,6 +23,7 @@ from ozymandias.ports import (
     Ambiguous,
     Clock,
     Compare,
+    Guard,
     Lease,
     LeaseLost,
     PortError,
@@ -84,6 +85,7 @@ class Membership:
         clock: Clock,
         degraded: Callable[[], str] = lambda: "",
         busy: Callable[[], Collection[PodId]] = tuple,
+        guard: Guard,
     ) -> None:
         self._identity = identity
         self._store = store
@@ -91,6 +93,7 @@ class Membership:
         self._runtime = runtime
         self._clock = clock
         self._degraded = degraded
+        self._guard = guard
         self._busy = busy  # pods that are being worked on
         self._changed = asyncio.Event()
         self._poke = asyncio.Event()
@@ -148,6 +151,8 @@ class Membership:
                 await asyncio.sleep(pause * self._clock.random.uniform(0.75, 1.25))
                 continue
             attempt = 0
+            session.lease.heard = self._guard.extend
+            self._guard.extend(session.lease.deadline)
             self._set(session)
             try:
                 reason = await self._hold(session)

@@ -32,6 +32,7 @@ RANK_SECONDS = 0.05
 RANK_SECONDS_MAX = 1.0
 RETRY_SECONDS = 1.0
 STALE_LEASES = 2  # how often in a row a lease may run to its end though nobody renews it
+FENCE_MARGIN = 0.25  # of a lease: what a replacement of something exclusive waits beyond it
 DEADLINE_LOOK_SECONDS = 30.0  # a wall clock may be set while we sleep towards a deadline
 
 
@@ -104,7 +105,7 @@ class Scheduler:
         now = self._clock.boot()
         snapshot = self._mirror.snapshot()
         loss = self._look_for_losses(snapshot, now)
-        proposal = propose(snapshot, loss.dead, self._clock.wall())
+        proposal = propose(snapshot, loss.dead, self._clock.wall(), loss.fenced)
         if proposal is None:
             self._first_wanted = ("", 0.0)
             return _sooner(loss.look_again, self._deadline(snapshot, now))
@@ -128,7 +129,8 @@ class Scheduler:
             still_dead = frozenset(
                 n for n in loss.dead if (node := snapshot.nodes.get(n)) and not node.is_alive
             )
-            proposal = propose(snapshot, still_dead, self._clock.wall())
+            fenced = loss.fenced & still_dead
+            proposal = propose(snapshot, still_dead, self._clock.wall(), fenced)
             return proposal.plan if proposal else None
 
         try:
@@ -143,6 +145,11 @@ class Scheduler:
             self._events.narrate(outcome.plan)
         self._first_wanted = ("", 0.0)
         return self._clock.boot()  # there may be more to do
+
+    def _fence_seconds(self) -> float:
+        """Nodes have like leases; the margin is for clocks that run at different speeds."""
+        session = self._session
+        return session.lease.ttl * (1 + FENCE_MARGIN) if session else self._breaker_seconds
 
     def _look_for_losses(self, snapshot: Snapshot, now: float) -> Loss:
         self._look_for_life(snapshot, now)
@@ -159,6 +166,7 @@ class Scheduler:
             now=now,
             held_back=self._held_back,
             breaker_seconds=self._breaker_seconds,
+            fence_seconds=self._fence_seconds(),
         )
         if loss.held - self._held_back and not delay(snapshot, "held back", self._node):
             self._events.emit("node.held_back", loss.reason)
@@ -201,12 +209,17 @@ def _sooner(one: float | None, other: float | None) -> float | None:
     return min(times, default=None)
 
 
-def propose(snapshot: Snapshot, dead: frozenset[NodeName], wall: float = 0.0) -> Proposal | None:
+def propose(
+    snapshot: Snapshot,
+    dead: frozenset[NodeName],
+    wall: float = 0.0,
+    fenced: frozenset[NodeName] | None = None,
+) -> Proposal | None:
     """The most urgent thing to be done, in this order; ``wall`` is the wall clock.
 
     Repair, system jobs, drain, rollout, pending, tidying.
     """
-    if dead and (plan := plan_repair(snapshot, dead)):
+    if dead and (plan := plan_repair(snapshot, dead, fenced)):
         return Proposal(what="repair " + " ".join(sorted(dead)), plan=plan)
     for name, planner in (
         ("system", plan_system),

@@ -241,7 +241,9 @@ class StatusWriter:
         inputs = (assigned, spec, self._local.observed.get(pod), memory)
         before = self._known(assigned.instance).get(pod)
         if before is not None:
+            # What was healthy when it was last looked at may have ended in a time without session.
             is_in_work = pod in self._local.busy and not memory.is_pulling
+            is_in_work = is_in_work and not before[1].healthy
             if before[0] == inputs or (is_in_work and before[0][0] == assigned):
                 return before  # half-way steps would only be in the way of what comes of them
         status = status_of(*inputs)

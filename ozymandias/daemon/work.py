@@ -13,9 +13,10 @@ from ozymandias.core import memory as memories
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.keeping import Keeper
 from ozymandias.daemon.local_pods import LocalPods
+from ozymandias.model.job import OnPartition
 from ozymandias.model.plan import Action, ActionKind
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, Pod, PodId
-from ozymandias.ports import Clock, ImageMissing, PortTaken, Runtime, RuntimeFailed
+from ozymandias.ports import Clock, Guard, ImageMissing, PortTaken, Runtime, RuntimeFailed
 from ozymandias.telemetry import ACTIONS
 
 AT_ONCE_MAX = 4  # calls of one kind
@@ -37,6 +38,7 @@ class Worker:
         clock: Clock,
         events: EventLog,
         keeper: Keeper,
+        guard: Guard,
         may_begin: Check,
         may_end: Check,
     ) -> None:
@@ -45,6 +47,7 @@ class Worker:
         self._clock = clock
         self._events = events
         self._keeper = keeper
+        self._guard = guard
         self._may_begin = may_begin
         self._may_end = may_end
         self._pulls = asyncio.Semaphore(AT_ONCE_MAX)
@@ -122,11 +125,20 @@ class Worker:
         seen = observed.container(action.container) if observed else None
         is_first = seen is None or seen.state is ContainerState.CREATED
         async with self._starts:
-            if is_first:
-                _unless(self._may_begin(action.pod))
+            await self._permit(action.pod, is_first=is_first)
             await self._runtime.start_container(action.pod, action.container)
         self._book_start(action)
         self._tell("instance.started" if is_first else "instance.restarted", action)
+
+    async def _permit(self, pod: PodId, *, is_first: bool) -> None:
+        """Just before a start. What is exclusive needs a guard and a session each time."""
+        want = self._local.wanted.get(pod)
+        spec = want.pod if want else None
+        is_exclusive = spec is not None and spec.job.on_partition is OnPartition.STOP
+        if is_exclusive:
+            await self._guard.cover(pod)
+        if is_first or is_exclusive:
+            _unless(self._may_begin(pod))
 
     async def _restart(self, action: Action) -> None:
         async with self._stops:
@@ -135,6 +147,7 @@ class Worker:
         seen = observed.container(action.container) if observed else None
         await self._keeper.stopped(action.pod, seen, action.reason)
         async with self._starts:
+            await self._permit(action.pod, is_first=False)
             await self._runtime.start_container(action.pod, action.container)
         self._book_start(action)
         self._tell("instance.restarted", action)
@@ -146,6 +159,7 @@ class Worker:
                 await self._runtime.stop_pod(action.pod)
             await self._keeper.leaving(self._local.observed.get(action.pod), action.reason)
             await self._runtime.remove_pod(action.pod)
+        await self._guard.forget(action.pod)
         self._local.observe(action.pod, None)
         is_stop = action.kind is ActionKind.STOP
         self._tell("instance.stopped" if is_stop else "instance.removed", action)

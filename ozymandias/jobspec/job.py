@@ -33,6 +33,7 @@ from ozymandias.model.job import (
     JobName,
     Namespace,
     NetworkMode,
+    OnPartition,
     PlacementRules,
 )
 
@@ -134,6 +135,7 @@ def _build_job(given: Given) -> Any:
         kind=kind,
         network=given.get("network", NetworkMode.POD),
         priority=given.get("priority", 0),
+        on_partition=given.get("on_partition", OnPartition.KEEP),
         min_available=given.get("min_available", 0),
         placement=given.get("placement", PlacementRules()),
         containers=tuple(
@@ -261,11 +263,10 @@ JOB = Record(
         ),
         Field(
             name="on_partition",
-            check=Choice(
-                {"keep": "keep"}, unbuilt={"stop": "stopping pods of a node that is cut off"}
-            ),
+            check=Choice({"keep": OnPartition.KEEP, "stop": OnPartition.STOP}),
             default="keep",
-            doc="What becomes of running pods while their node can't reach the cluster.",
+            doc="What becomes of running pods while their node can't reach the cluster. stop: they"
+            " end when its lease does, so that a replacement never runs beside them.",
         ),
         Field(name="labels", check=LABELS, doc="Labels of the job."),
     ),

@@ -76,6 +76,19 @@ def _replace(file: Path, text: str) -> None:
     new.replace(file)
 
 
+class NoGuard:
+    """Where no guard was set up: what is exclusive is not started."""
+
+    def extend(self, deadline: float) -> None:
+        pass
+
+    async def cover(self, pod: PodId) -> None:
+        raise RuntimeFailed("it must not outlive its node's lease, and this node has no guard")
+
+    async def forget(self, pod: PodId) -> None:
+        pass
+
+
 class PodGuard:
     """The Guard port over these files. ``group_of`` asks the runtime for a pod's control group."""
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ozymandias.api.upkeep import NodeUpkeep
-from ozymandias.daemon.scheduling import propose
-from ozymandias.model.job import JobKey
+from ozymandias.daemon.scheduling import FENCE_MARGIN, propose
+from ozymandias.model.job import JobKey, OnPartition
 from ozymandias.model.node import NodeName
 from ozymandias.ports import Listing
 from ozymandias.problems import ProblemError
@@ -35,6 +35,7 @@ from ozymandias.sim.users import MARK, PATIENCE_SECONDS, Call, Users
 from ozymandias.sim.world import Settings, World
 from ozymandias.store import keys
 
+EXCLUSIVE_RATE = 0.2  # of the jobs must never run twice
 JOIN_SECONDS = 30.0  # a node that works again serves again
 CONVERGE_SECONDS = 240.0  # back-off of failed creations and the breaker included
 SETTLE_SECONDS = 45.0  # what hung or was in doubt before the healing is over
@@ -228,6 +229,8 @@ class Life:
             f"    environment: {{{MARK}: '{step.index}'}}\n    stop_grace_period: 2\n"
             f"    healthcheck: {{type: http, port: 8000, interval: {dice.choice([2, 5, 10])}}}\n"
         )
+        if random.Random(f"exclusive {self.schedule.seed} {step.index}").random() < EXCLUSIVE_RATE:
+            text += "on_partition: stop\n"
         if options.has_upkeep:
             text, count = self._fussy(step, text, count)
         return text.encode(), count
@@ -329,7 +332,10 @@ class Life:
     # Drill --------------------------------------------------------------------------------------
 
     async def _drill(self) -> None:
-        """One node is lost: within its lease and five seconds, what fits runs elsewhere (L1)."""
+        """One node is lost: within its lease and five seconds, what fits runs elsewhere (L1).
+
+        What must never run twice may take another lease and a margin.
+        """
         world = self.world
         if not self.schedule.options.does_drill:
             return
@@ -337,10 +343,15 @@ class Life:
             return  # room that appears is used by drains that had none, which takes longer
         name = self._dice.choice(sorted(world.machines))
         lost = len(list(world.truth.pods_of(name)))
+        pods = world.machines[name].host.pods.values()
+        is_exclusive = any(p.pod.job.on_partition is OnPartition.STOP for p in pods)
         started = world.loop.time()
         await world.power_cut(name)
         self.core.discard(name)
-        limit = world.settings.lease_ttl_seconds + DRILL_SECONDS
+        ttl = world.settings.lease_ttl_seconds
+        limit = ttl + DRILL_SECONDS
+        if is_exclusive:  # its guard's time is waited out as well
+            limit += ttl * (1 + FENCE_MARGIN)
 
         def differences() -> list[str]:
             # As long as its lease lives nobody knows, and all seems well.

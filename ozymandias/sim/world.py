@@ -20,6 +20,7 @@ from ozymandias.core.routes import Names
 from ozymandias.daemon.daemon import Daemon, Ports
 from ozymandias.daemon.membership import Identity
 from ozymandias.model.instance import InstanceId, SlotState
+from ozymandias.model.job import Job, OnPartition
 from ozymandias.model.node import NodeName, Resources
 from ozymandias.model.pod import PodId
 from ozymandias.ports import Compare, Event, Op, TxnResult
@@ -28,6 +29,7 @@ from ozymandias.sim import invariants
 from ozymandias.sim import trace as traces
 from ozymandias.sim.clock import MACHINE, SimClock, VirtualLoop
 from ozymandias.sim.etcd import SimEtcd
+from ozymandias.sim.guard import SimGuard
 from ozymandias.sim.runtime import SimHost, SimRuntime
 from ozymandias.sim.store import Cut, Faults, SimStore
 from ozymandias.sim.trace import Trace
@@ -60,6 +62,7 @@ class Machine:
     number: int
     host: SimHost
     clock: SimClock
+    guard: SimGuard
     faults: Faults = field(default_factory=Faults)  # of its line to the store
     cut: Cut = Cut.NONE
     is_stuck: bool = False
@@ -127,7 +130,14 @@ class World:
         drift = self.dice.uniform(-1, 1) * self.settings.drift
         clock = SimClock(self.loop, seed, boot_offset=number * 1000.0, drift=drift)
         host = SimHost(seed=seed, subnet=f"10.200.{number}", wall=clock.wall)
-        machine = Machine(name=name, label=label, number=number, host=host, clock=clock)
+        machine = Machine(
+            name=name,
+            label=label,
+            number=number,
+            host=host,
+            clock=clock,
+            guard=SimGuard(host, clock),
+        )
         host.on_event = lambda pod, what, address: self._on_pod(machine, pod, what, address)
         return machine
 
@@ -218,6 +228,7 @@ class World:
             runtime=SimRuntime(machine.host),
             clock=machine.clock,
             peers=NoPeers(),
+            guard=machine.guard,
         )
         machine.daemon = Daemon(
             identity, settings.names, ports, breaker_seconds=settings.breaker_seconds
@@ -308,6 +319,19 @@ class World:
             ledger = self.truth.ledgers.get(machine.name)
             for violation in invariants.check_processes(machine.name, total, ledger):
                 self.violate(violation)
+            self._check_alone(pod, machine.host.pods[pod].pod.job)
+
+    def _check_alone(self, pod: PodId, job: Job) -> None:
+        """S4: of an instance that must never run twice no other pod is running anywhere."""
+        if job.on_partition is not OnPartition.STOP:
+            return
+        for machine in self.machines.values():
+            for other in machine.host.running():
+                is_same = other != pod and (other.instance, other.uid) == (pod.instance, pod.uid)
+                # A version from before the job was made exclusive has no guard.
+                policy = machine.host.pods[other].pod.job.on_partition
+                if is_same and policy is OnPartition.STOP:
+                    self.violate(f"S4 {pod.name} was started while {other.name} runs")
 
     def _is_lagging(self, name: NodeName) -> bool:
         """Whether a node's view of the store may be older than a well daemon's."""

@@ -15,7 +15,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import subprocess
 import tarfile
 import tempfile
@@ -200,35 +199,9 @@ def _host(manifest: Manifest, wish: Wish, places: Places, say: Say) -> Work:
                 hint="apt-get install etcd-client",
             )
         )
-    server, tool = _line(services.find("etcd", begun.bin_dirs), "--version"), _restorer(at)
-    if server != _line(tool, "version"):
-        raise ProblemError(
-            HOST_CLUSTER(
-                f"{tool} is not of the line of the etcd here, {server}: what it restores would"
-                " not be read.",
-                hint=f"Put etcdutl (or etcdctl) {server} beside etcd; nothing was touched.",
-            )
-        )
     if there is None:
         found.require_free(at)
     return at
-
-
-def _line(program: str, *words: str) -> str:
-    """`3.4` of what a program says of its version; "" when it says nothing."""
-    try:
-        done = subprocess.run(
-            [program, *words],
-            env={**os.environ, "ETCDCTL_API": "3"},
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    match = re.search(r"[Vv]ersion:? (\d+\.\d+)", done.stdout)
-    return match[1] if match else ""
 
 
 def _refuse_living(at: Work) -> None:
