@@ -3,6 +3,7 @@
 The work is done by `ozymandias/cluster/founding/`; here is what people see of it.
 """
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -310,8 +311,9 @@ def wish_of(given: dict[str, Any]) -> "Wish":
     from ozymandias.cluster.founding.found import Wish
 
     labels = dict(label.split("=", 1) for label in given["labels"] if "=" in label)
-    if len(labels) != len(given["labels"]):
-        raise click.BadParameter("--label takes KEY=VALUE, each key once")
+    plain = all(re.fullmatch(r"[\w./-]{1,63}", k) and v.isprintable() for k, v in labels.items())
+    if len(labels) != len(given["labels"]) or not plain:
+        raise click.BadParameter("--label takes KEY=VALUE, each key once, of letters, digits, ._/-")
     return Wish(
         name=given["name"],
         address=given["address"],

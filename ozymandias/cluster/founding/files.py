@@ -82,6 +82,9 @@ def _environment(values: Mapping[str, str]) -> str:
 
 def _toml(record: HostRecord, places: Places) -> str:
     tables = _tables(record, places)
+    if record.labels:
+        # Keys may have dots and slashes, which mean something to TOML.
+        tables["node.labels"] = {f'"{key}"': value for key, value in record.labels.items()}
     return render_toml(tables).replace("`ozy up`", "`ozy cluster`")
 
 

@@ -37,6 +37,7 @@ def record(tmp_path: Path) -> HostRecord:
         endpoints=("https://192.0.2.1:2379",),
         initial_members=("h1=https://192.0.2.1:2380",),
         bin_dirs=(str(bin_dir),),
+        labels={"zone": "a", "example.org/rack": "r 7"},
     )
 
 
@@ -99,4 +100,5 @@ def test_settings_are_good_and_secrets_are_not_for_everybody(
     assert loaded.api.cert_file.endswith("tls/host.crt")
     assert loaded.etcd.cert_file.endswith("tls/client.crt")
     assert loaded.podman.network_kind == "flannel"
+    assert loaded.node.labels == {"zone": "a", "example.org/rack": "r 7"}
     assert "tls /srv/elsewhere/etc/ozymandias/tls/client.crt" in texts["Corefile"].text
