@@ -17,6 +17,7 @@ from ozymandias.core.pods import pod_id
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Container, JobKey
 from ozymandias.model.node import Presence
+from ozymandias.model.units import format_duration
 from ozymandias.ports import LogLine
 from ozymandias.problems import (
     INSTANCE_NOT_FOUND,
@@ -219,8 +220,10 @@ class Inside:
         if last := await self._ended.last(namespace, *_job_and_slot(instance)):
             lines.append(f"  {last}")
         names = (instance, f"{namespace}/{instance}")
+        now = self._access.clock.wall()
         lines.extend(
-            f"  {event.kind} on {event.node}: {event.reason}"
+            f"  {format_duration(max(0.0, round(now - event.time)))} ago:"
+            f" {event.kind} on {event.node}: {event.reason}"
             for event in self._access.mirror.events()
             if event.namespace == namespace and event.instance in names
         )

@@ -1,6 +1,7 @@
 """`ozy` as a person and a script use it: another process, over TCP, against running daemons."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -196,7 +197,9 @@ def test_logs_exec_events_and_why(cluster: Cluster) -> None:
     ran = cluster.ozy("exec", "seen-0", "-c", "app", "--", "ls", "-l")
     assert (ran.code, ran.out) == (0, "ls -l\n")
     assert "seen is at version 1: 2 wanted, 2 healthy." in cluster.ozy("why", "seen").out
-    assert cluster.ozy("why", "seen-1").out.startswith("seen-1 on n")
+    why = cluster.ozy("why", "seen-1").out
+    assert why.startswith("seen-1 on n")
+    assert re.search(r"s ago: instance\.healthy on n\d: ", why), why
     kinds = {e["kind"] for e in cluster.ozy("events", "--job", "seen", "-o", "json").document}
     assert {"job.submitted", "instance.healthy"} <= kinds
     assert "job.submitted" in cluster.ozy("events", "--tail", "500").out
