@@ -1,7 +1,7 @@
 """The programs of a local cluster: their settings files, command lines and environment.
 
-One etcd, one podman service, one ingress and one DNS responder serve all nodes; each node is a
-daemon with a settings file of its own. Nothing here starts anything.
+One etcd, one podman service, one guard, one ingress and one DNS responder serve all nodes; each
+node is a daemon with a settings file of its own. Nothing here starts anything.
 """
 
 import os
@@ -24,7 +24,7 @@ SEARCH_PATH = "/usr/sbin:/sbin"  # where Debian keeps what root runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    name: str  # of the process and its log: etcd, podman, ingress, dns, n1, ...
+    name: str  # of the process and its log: etcd, podman, guard, n1, ..., ingress, dns
     command: tuple[str, ...]
     environment: Mapping[str, str]
     is_node: bool = False
@@ -42,6 +42,7 @@ def programs(cluster: LocalCluster) -> tuple[Program, ...]:
             command=tuple(containers_conf.service_command(cluster.podman_socket)),
             environment=podman_environment(cluster),
         ),
+        Program(name="guard", command=guard_command(first), environment=environment),
         *(
             Program(
                 name=node.name,
@@ -60,6 +61,10 @@ def programs(cluster: LocalCluster) -> tuple[Program, ...]:
             for name in ("ingress", "dns")
         ),
     )
+
+
+def guard_command(config_file: str) -> tuple[str, ...]:
+    return (sys.executable, "-P", "-m", "ozymandias.daemon.guard", "--config", config_file)
 
 
 def _entry(name: str) -> tuple[str, ...]:
@@ -141,6 +146,7 @@ def node_settings(cluster: LocalCluster, node: LocalNode) -> dict[str, dict[str,
             "memory": cluster.memory,
             "disk": cluster.disk,
             "state_dir": str(directory),
+            "run_dir": str(cluster.run_dir),  # of all nodes: one guard looks after them
             "shared_dir": str(cluster.state_dir / "shared"),
             "lease_ttl_seconds": LEASE_TTL_SECONDS,
             # The nodes share one machine; to each other they are machines of their own.

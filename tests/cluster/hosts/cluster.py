@@ -66,7 +66,7 @@ class HostCluster(Cluster):
     def bring_up(self) -> Self:
         """All programs on all hosts, until every node takes work."""
         each(self.hosts, self._write_files)
-        for name in ("etcd", "podman", "coredns", "daemon", "ingress"):
+        for name in ("etcd", "podman", "coredns", "guard", "daemon", "ingress"):
             self.start_each(name)
         put = ("etcdctl", "put", programs.FLANNEL_KEY, programs.flannel_network())
         until(lambda: self.members[0].run(*put, check=False).returncode == 0, say="etcd answers")
@@ -197,7 +197,7 @@ class HostCluster(Cluster):
     def tracebacks(self) -> str:
         found = []
         for host in self.hosts:
-            for name in ("daemon", "ingress"):
+            for name in ("daemon", "guard", "ingress"):
                 log = host.log(name)
                 text = log.read_text(errors="replace") if log.exists() else ""
                 if "Traceback" in text:

@@ -30,7 +30,7 @@ INGRESS_DOMAIN = "test"
 TOML = "/etc/ozymandias/ozymandias.toml"
 TOKEN = "ozy-00000000-for-tests-on-hosts-without-a-way-in"
 # In the order in which a host starts them; each waits by itself for what it needs.
-NAMES = ("etcd", "podman", "flanneld", "coredns", "daemon", "ingress")
+NAMES = ("etcd", "podman", "flanneld", "coredns", "guard", "daemon", "ingress")
 
 
 @functools.cache
@@ -71,6 +71,8 @@ def command(name: str, host: Host, members: Sequence[Host]) -> list[str]:
             ]
         case "coredns":
             return [str(built("coredns")), "-quiet", "-conf", "/etc/ozymandias/Corefile"]
+        case "guard":
+            return [sys.executable, "-P", "-m", "ozymandias.daemon.guard", "--config", TOML]
         case "daemon":
             return [str(bin_dir / "ozymandias"), "--config", TOML]
         case "ingress":

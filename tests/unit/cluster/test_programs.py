@@ -27,6 +27,7 @@ def test_the_daemon_understands_its_settings(tmp_path: Path) -> None:
     assert loaded.etcd.endpoints == ("127.0.0.1:1",)
     assert loaded.podman.network == "ozy-c0ffee00"
     assert loaded.node.state_dir == str(cluster.state_dir / "nodes" / "n2")
+    assert loaded.node.run_dir == str(cluster.run_dir)
     assert tomllib.loads(text)["dns"]["listen"] == "10.89.64.1:53"
 
 
@@ -38,9 +39,9 @@ def test_two_nodes_of_one_machine_look_like_two_machines(tmp_path: Path) -> None
 
 
 def test_every_program_has_its_name(tmp_path: Path) -> None:
-    """One etcd, one podman, one ingress, one DNS responder, and a daemon for each node."""
+    """One etcd, podman, guard, ingress and DNS responder, and a daemon for each node."""
     made = programs.programs(a_cluster(tmp_path))
-    assert [p.name for p in made] == ["etcd", "podman", "n1", "n2", "ingress", "dns"]
+    assert [p.name for p in made] == ["etcd", "podman", "guard", "n1", "n2", "ingress", "dns"]
     assert [p.name for p in made if p.is_node] == ["n1", "n2"]
 
 
