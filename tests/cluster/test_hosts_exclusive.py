@@ -18,7 +18,9 @@ pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first tes
 TTL_SECONDS = 6.0
 FENCED_SECONDS_MAX = 2.25 * TTL_SECONDS + 5  # the lease, as much again and a quarter, and a start
 ELECTION_SECONDS_MAX = 3.0  # when etcd's leader goes with the host; every lease then begins anew
+SHARED = "/var/lib/ozymandias/shared/default"
 JOB = shell("once", RECORDER, volumes=[VOLUME]) | {"on_partition": "stop"}
+ORDINARY = shell("kept", RECORDER, volumes=[VOLUME], numInstances=3)
 
 
 def say(text: str) -> None:
@@ -42,15 +44,15 @@ def cluster(shared: HostCluster) -> Iterator[HostCluster]:
     shared.wait_ready(*NODES)
     shared.stop(*(row["job"] for row in shared.get("/v1/jobs")["items"]))
     for name in NODES:
-        shared[name].run("rm", "-rf", "/var/lib/ozymandias/shared/default")
+        shared[name].run("rm", "-rf", SHARED)
 
 
-def timeline(cluster: HostCluster, *names: str) -> list[Run]:
+def timeline(cluster: HostCluster, *names: str, job: str = "once") -> list[Run]:
     """When each process of the job ran on these hosts, or on all."""
     return runs(
         (f"{name} {file.name}", file.read_text())
         for name in names or NODES
-        for file in cluster[name].path("/var/lib/ozymandias/shared").glob("default/once/**/*.times")
+        for file in cluster[name].path(f"{SHARED}/{job}").glob("**/*.times")
     )
 
 
@@ -106,9 +108,19 @@ def start(cluster: HostCluster) -> str:
 
 
 def test_a_host_cut_off_for_longer_than_its_lease(cluster: HostCluster) -> None:
-    """Its exclusive pod ends with the lease, before the replacement begins elsewhere."""
+    """Its exclusive pod ends with the lease, before the replacement begins elsewhere.
+
+    An ordinary job beside it does run twice by the same measure, or that would measure nothing.
+    """
     victim = start(cluster)
+    cluster.submit(ORDINARY)
+    until(lambda: timeline(cluster, victim, job="kept"), say="the ordinary one writes")
     ended = cut_off(cluster, victim)
+    (kept,) = timeline(cluster, victim, job="kept")
+    others = [name for name in NODES if name != victim]
+    replaced = timeline(cluster, *others, job="kept")[-1]
+    assert overlaps([kept, replaced]) and kept.began < replaced.began - TTL_SECONDS / 2
+    assert len(timeline(cluster, job="kept")) == 4
     healed(cluster, victim, ended)
 
 
