@@ -20,7 +20,12 @@ from tests.integration.api.rig import TOKEN, Answer, Cluster, until
 from tests.integration.api.test_api import healthy, job_file, problem
 from tests.integration.api.test_streams import open_stream
 
-PLACES = {"{namespace}": "default", "{job}": "there", "{instance}": "there-0"}
+PLACES = {
+    "{namespace}": "default",
+    "{job}": "there",
+    "{instance}": "there-0",
+    "{node}": "n2",
+}
 CHANGING = [route for route in ROUTES if route.change]
 
 
@@ -315,7 +320,12 @@ def test_unknown_parameters_are_refused(cluster: Cluster) -> None:
 
 # The record -------------------------------------------------------------------------------------
 
-BODIES = {"job.submit": job_file("there"), "job.scale": {"instances": 2}}
+BODIES = {
+    "job.submit": job_file("there"),
+    "job.scale": {"instances": 2},
+    "node.drain": {},
+    "node.label": {"set": {"zone": "a"}},
+}
 EXEC = {"command": ["sh", "-c", "echo s3cr3t"]}
 
 
@@ -326,7 +336,7 @@ def test_every_change_is_one_line_of_the_audit(cluster: Cluster, route: Any) -> 
     until(lambda: cluster.request("GET", "/v1/jobs/default/there").status == 200)
     healthy(cluster, "there", 1)
     body = EXEC if route.change == "instance.exec" else BODIES.get(route.change)
-    missing = url(route.path).replace("there", "missing")
+    missing = url(route.path).replace("there", "missing").replace("/n2", "/n9")
     headers = {"X-Request-Id": "audited-1", "Ozymandias-By": "alice"}
     outcomes = []
     for path, given in ((missing, body), (url(route.path), b"{"), (url(route.path), body)):
