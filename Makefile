@@ -11,7 +11,7 @@ FUZZ_SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d " ")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster \
-	coredns flannel etcd simulate planted bench docs lint types format lock clean
+	coredns flannel etcd simulate chaos planted bench docs lint types format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ etcd: setup ## build a newer etcd than Debian's, to test against both (some minu
 simulate: setup ## whole clusters in virtual time: SEED=7 replays one, MINUTES=10 searches; ARGS=--help
 	@$(PYTHON) -m ozymandias.sim --seed $(SEED) \
 		$(if $(MINUTES),--minutes $(MINUTES) --jobs $(shell nproc)) $(ARGS)
+
+chaos: setup coredns flannel ## break real hosts under load: MINUTES=5 SEED=1 ARGS="--hosts 5 --report FILE"
+	@$(ROOT) $(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),5) --seed $(SEED) $(ARGS)
 
 planted: setup ## does the simulator find bugs? Plants one at a time and counts the seeds it takes
 	@$(PYTHON) tests/simulation/planted/run.py $(ARGS)

@@ -135,7 +135,7 @@ class HostCluster(Cluster):
             done = member.run(*command, "-w", "json", check=False, seconds=10)
             if done.returncode == 0:
                 status = json.loads(done.stdout)[0]["Status"]
-                if status["leader"] == status["header"]["member_id"]:
+                if status.get("leader") == status["header"]["member_id"]:
                     return member.name
         raise AssertionError("no member leads")
 

@@ -114,6 +114,8 @@ class Host(Namespace):
         """A power cut. The disk keeps what was written; fine if there is no power."""
         if self.init is not None:
             self.init.kill(signal.SIGKILL)
+        for process in self.processes.values():  # the host ends when all of them are reaped
+            process.wake_entry()
         if self._entry is not None:
             self._entry.wait(BOOT_SECONDS_MAX)
         for process in self.processes.values():

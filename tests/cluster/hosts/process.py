@@ -65,12 +65,17 @@ class Process:
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
+        self.wake_entry()
+
+    def wake_entry(self) -> None:
+        """Or nsenter, which paused itself with the program, would never see that it ended."""
+        self._entry.send_signal(signal.SIGCONT)
 
     def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
         """Until it has ended; the exit code."""
         deadline = time.monotonic() + seconds
         while True:
-            self._entry.send_signal(signal.SIGCONT)
+            self.wake_entry()
             try:
                 return self._entry.wait(0.1)
             except subprocess.TimeoutExpired:

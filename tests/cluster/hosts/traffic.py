@@ -30,7 +30,15 @@ class Failure:
 class Traffic:
     """`with Traffic(cluster, "web.default.test") as traffic:` asks the ingress of every host."""
 
-    def __init__(self, cluster: HostCluster, host: str, *, at: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        cluster: HostCluster,
+        host: str,
+        *,
+        at: tuple[str, ...] = (),
+        pause_seconds: float = PAUSE_SECONDS,
+    ) -> None:
+        self._pause_seconds = pause_seconds
         self._cluster = cluster
         self._host = host
         self._names = at or tuple(h.name for h in cluster.hosts)
@@ -77,7 +85,7 @@ class Traffic:
         address = self._cluster.hosts[name].address
         client = self._cluster.hosts.client
         connection: http.client.HTTPConnection | None = None
-        while not self._stop.wait(PAUSE_SECONDS):
+        while not self._stop.wait(self._pause_seconds):
             began, text = time.monotonic(), ""
             try:
                 connection = connection or client.open_http(
