@@ -36,7 +36,7 @@ def cluster(shared: HostCluster) -> Iterator[HostCluster]:
     for name in NODES:
         if not shared[name].processes["daemon"].is_running:
             shared.start(name, "daemon")
-        until(lambda name=name: ozy(shared, "node", "undrain", name)[0] == 0, say="undrained")
+        assert ozy(shared, "node", "undrain", name)[0] == 0
     shared.wait_ready(*NODES)
     shared.stop(*(row["job"] for row in shared.get("/v1/jobs")["items"]))
 
