@@ -124,7 +124,7 @@ def _orphans_of(cluster: ChaosCluster, host: Host, wanted: Iterable[PodId]) -> l
     running = list(processes.pids_of(cluster.hosts.prefix, host.name))
     if not pods and running:
         found.append(f"L6 processes of {len(running)} containers on {host.name}")
-    mounts = host.path("/proc/mounts").read_text()
+    mounts = host.run("cat", "/proc/1/mounts").stdout
     loops = [m for m in mounts.splitlines() if m.startswith("/dev/loop") and f" {DISK} " not in m]
     if not pods and loops:
         found.append(f"L6 {len(loops)} loop mounts on {host.name}")

@@ -1,6 +1,6 @@
 """A cluster of test hosts as administrators leave it: whatever ends is started again.
 
-Beside the programs of `HostCluster` each host has a guard and a small disk of its own below
+Beside the programs of `HostCluster` each host has a small disk of its own below
 `/var/lib/ozymandias`, which can be filled without filling the machine's. A keeper does what systemd
 would do: a program that has ended is started again after a moment, unless a fault holds it down.
 """
@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ozymandias.cluster.programs import Setting, guard_command
+from ozymandias.cluster.programs import Setting
 from ozymandias.ports import KV
 from tests.cluster.hosts import programs
 from tests.cluster.hosts.cluster import HostCluster
@@ -23,7 +23,6 @@ DISK_MEGABYTES = 96
 DISK = "/var/lib/ozymandias"
 LEASE_SECONDS = 6
 KEEPER_SECONDS = 0.5
-NAMES = ("guard", *programs.NAMES)
 
 
 class ChaosCluster(HostCluster):
@@ -53,17 +52,17 @@ class ChaosCluster(HostCluster):
     def start(self, host: str, *names: str) -> None:
         if not names or "podman" in names:
             self._mount_disk(host)
-        if not names or "daemon" in names:
-            self._start_guard(host)
         super().start(host, *names)
+
+    def start_missing(self, host: str) -> None:
+        """All programs that do not run there, in order."""
+        for name in programs.NAMES:
+            if not self.is_running(host, name):
+                self.start(host, name)
 
     def is_running(self, host: str, name: str) -> bool:
         process = self.hosts[host].processes.get(name)
         return process is not None and process.is_running
-
-    def _start_guard(self, host: str) -> None:
-        if not self.is_running(host, "guard"):
-            self.hosts[host].spawn("guard", *guard_command(programs.TOML))
 
     def _mount_disk(self, name: str) -> None:
         """Fine if it is mounted; made at the host's first start, and kept over power cuts."""
@@ -77,18 +76,20 @@ class ChaosCluster(HostCluster):
         # The image lies outside of what the host can see: it is handed in as an open file.
         with image.open("rb+") as file:
             script = f"mountpoint -q {DISK} || mount -o loop /proc/self/fd/{file.fileno()} {DISK}"
-            subprocess.run(
+            done = subprocess.run(
                 host.cgroups.joining(*host.entering(), "sh", "-c", script),
-                check=True,
+                check=False,
                 pass_fds=(file.fileno(),),
                 capture_output=True,
+                text=True,
             )
+        assert done.returncode == 0, f"no disk on {name}: {done.stderr}"
 
     def _keep(self) -> None:
         seen: dict[tuple[str, str], float] = {}
         while not self._stop.wait(KEEPER_SECONDS):
             for host in self.hosts:
-                for name in NAMES:
+                for name in programs.NAMES:
                     if name == "etcd" and host not in self.members:
                         continue
                     with self.lock:
@@ -107,10 +108,7 @@ class ChaosCluster(HostCluster):
 
     def _start_again(self, host: str, name: str) -> None:
         with suppress(AssertionError):  # it ended at once: the next round tries again
-            if name == "guard":
-                self._start_guard(host)
-            else:
-                super().start(host, name)
+            super().start(host, name)
 
     # The raw store, from a client beside the hosts ------------------------------------------------
 

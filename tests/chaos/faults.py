@@ -194,7 +194,11 @@ class Faults:
 
         def heal() -> None:
             with cluster.lock:
-                cluster.boot(*hosts)
+                for name in hosts:
+                    if not cluster[name].has_power:
+                        cluster.hosts.boot(cluster[name])
+                for name in hosts:
+                    cluster.start_missing(name)
                 cluster.off.difference_update(hosts)
 
         return Begun(what=what, heal=heal, seconds=seconds, ingresses=tuple(hosts))

@@ -113,7 +113,7 @@ class Nemesis:
                 begun.heal()
                 break
             except TROUBLES as error:
-                line.trouble = str(error)[:200]
+                line.trouble = line.trouble or str(error)[:200]
                 if self._holding and time.monotonic() < deadline:
                     self._holding.append((time.monotonic() + 2.0, begun, line))
                     return
