@@ -49,7 +49,7 @@ def api(listen: tuple[str, int], *, daemon_runs: bool) -> Iterator[Check]:
         return
     yield fail(
         f"API {where}",
-        _why(problem, port),
+        _why(problem, host, port),
         f"Stop that program, or set [api] listen to another one; `ss -ltnp 'sport = :{port}'`.",
     )
 
@@ -69,7 +69,7 @@ def ingress(listen: tuple[str, int]) -> Check:
         pass
     return fail(
         name,
-        _why(problem, port),
+        _why(problem, host, port),
         f"Stop that program, or set [ingress] listen; `ss -ltnp 'sport = :{port}'`.",
     )
 
@@ -93,7 +93,7 @@ def dns(listen: tuple[str, int], domain: str, log: str) -> Check:
         return warn(name, "not running: no answer", f"{log} says why.")
     return fail(
         name,
-        f"no answer: {_why(problem, port, 'udp')}",
+        f"no answer: {_why(problem, host, port, 'udp')}",
         f"If it is ours, {log} says why; else let it listen elsewhere or set [dns] listen.",
     )
 
@@ -119,17 +119,21 @@ def bind_problem(
     return None
 
 
-def _why(problem: OSError, port: int, protocol: str = "tcp") -> str:
+def _why(problem: OSError, host: str, port: int, protocol: str = "tcp") -> str:
     if problem.errno == errno.EADDRINUSE:
-        return f"the port is taken by {holder(port, protocol)}"
+        return f"the port is taken by {holder(port, protocol, host)}"
     if problem.errno == errno.EADDRNOTAVAIL:
         return "this machine does not have that address"
     return str(problem.strerror)
 
 
-def holder(port: int, protocol: str = "tcp") -> str:
-    """The program that has a port, by /proc; a vague word when that can't be seen."""
+def holder(port: int, protocol: str = "tcp", host: str = "") -> str:
+    """The program that has a port, by /proc; a vague word when that can't be seen.
+
+    Given a host, only who listens on that address or on all: others may have the port elsewhere.
+    """
     inodes = set()
+    places = _places(host)
     for table in (protocol, f"{protocol}6"):
         try:
             lines = Path(f"/proc/net/{table}").read_text().splitlines()[1:]
@@ -137,7 +141,8 @@ def holder(port: int, protocol: str = "tcp") -> str:
             continue
         for fields in map(str.split, lines):
             listens = protocol == "udp" or fields[3] == "0A"
-            if listens and int(fields[1].rpartition(":")[2], 16) == port:
+            place, _, number = fields[1].rpartition(":")
+            if listens and int(number, 16) == port and (not places or place in places):
                 inodes.add(f"socket:[{fields[9]}]")
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -146,3 +151,12 @@ def holder(port: int, protocol: str = "tcp") -> str:
         except OSError:
             continue
     return "another program"
+
+
+def _places(host: str) -> frozenset[str]:
+    """How the kernel's tables write an IPv4 address, and all addresses. None: any will do."""
+    try:
+        own = socket.inet_aton(host)[::-1].hex().upper() if host else ""
+    except OSError:
+        return frozenset()
+    return frozenset({own, "0" * 8, "0" * 32}) if own else frozenset()

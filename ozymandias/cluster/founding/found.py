@@ -263,7 +263,7 @@ def require_free(at: Work) -> None:
 def _port_taken(address: str, port: int, what: str, protocol: str = "tcp") -> Problem:
     return HOST_CLUSTER(
         f"Port {port} of {address}, which {what} needs, is taken by"
-        f" {listeners.holder(port, protocol)}.",
+        f" {listeners.holder(port, protocol, address)}.",
         hint=f"Stop that program, or let it listen elsewhere; `ss -lntup 'sport = :{port}'`.",
     )
 
