@@ -248,7 +248,7 @@ class Membership:
             self._store, self._mirror, offer, session.lease.id, self.fence(), self._commit_id()
         )
         if revision is None:
-            raise Unavailable("the ledger was changed meanwhile")
+            raise Unavailable("the ledger or a job was changed meanwhile")
         self._blind = ""
         log("session.recounted", node=session.node, reason=f"{len(found)} pods found")
         await self._mirror.reached(revision)

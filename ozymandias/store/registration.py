@@ -1,8 +1,9 @@
 """The second half of the door: how a node joins, in one transaction.
 
 Record absent, own ledger unchanged -> record, ledger, and a `stopping` entry for each pod found
-running but not assigned here. While a node was absent nobody could give it anything, so what it
-still runs fits; counting it as stopping keeps its room taken until the pods are really gone.
+running but not assigned here; the head of its job is rewritten as it is. While a node was absent
+nobody could give it anything, so what it still runs fits; counting it as stopping keeps its room
+taken until the pods are really gone.
 """
 
 from collections.abc import Mapping
@@ -57,7 +58,7 @@ async def ensure_format(store: Store, cluster: str) -> codec.Format:
 async def register(
     store: Store, mirror: Mirror, offer: Offer, lease: int, commit: str
 ) -> int | None:
-    """The revision of the registration, or None when the ledger or the record had changed."""
+    """The revision of the registration, or None when something it relied on had changed."""
     demands = {pod: _demand(mirror.versions(pod.key), pod) for pod in offer.found}
     transaction = prepare_registration(mirror.snapshot(), offer, demands, lease, commit)
     outcome = await send(store, transaction, commit)
@@ -130,12 +131,18 @@ def prepare_registration(
         if name == offer.node
     }
     then: list[Op] = []
+    heads: list[Compare] = []
     for job, groups in _strangers(snapshot, offer, demands).items():
         before = assignments[job].groups if job in assignments else ()
         found = Assignment(node=offer.node, job=job, groups=merged((*before, *groups)))
         assignments[job] = found
         key = keys.assignment(offer.node, job)
         then.append(Put(key, codec.encode(found.groups, snapshot.unknown.get(key))))
+        if known := snapshot.jobs.get(job):
+            # As it is: who ends a stopped job relies on its head for having seen all it has.
+            key = keys.job(job)
+            heads.append(Compare(key, "mod", "=", known.head_revision))
+            then.append(Put(key, codec.encode(known.head, snapshot.unknown.get(key))))
     held, promised = totals(assignments.values())
     ledger = Ledger(
         capacity=offer.capacity,
@@ -158,6 +165,7 @@ def prepare_registration(
     compare = (
         Compare(record, "version", "=", 0),
         Compare(ledger_key, "mod", "=", node.ledger_revision if node else 0),
+        *heads,
     )
     return Transaction(compare=compare, then=tuple(then), marked=(ledger_key,))
 

@@ -70,10 +70,20 @@ async def _join(
     while not mirror.is_ready:
         await mirror.wait()
     lease = await store.grant(3600)
+    revision = await register(store, mirror, offer(node, memory_bytes), lease.id, "join")
+    assert revision is not None
+    await mirror.reached(revision)
+    key = keys.node(node)
+    fence = (Compare(key, "create", "=", revision), Compare(key, "lease", "=", lease.id))
+    committer = Committer(store=store, mirror=mirror, fence=lambda: fence, names=NAMES, clock=clock)
+    return Peer(node, store, mirror, committer, lease)
+
+
+def offer(node: NodeName, memory_bytes: int) -> Offer:
     presence = Presence(
         address="10.0.0.1", machine_id=node, session=f"session-{node}", daemon_version="0", api=""
     )
-    offer = Offer(
+    return Offer(
         node=node,
         presence=presence,
         capacity=Resources(memory_bytes=memory_bytes, disk_bytes=10 * GIB),
@@ -81,13 +91,6 @@ async def _join(
         labels={},
         found=(),
     )
-    revision = await register(store, mirror, offer, lease.id, "join")
-    assert revision is not None
-    await mirror.reached(revision)
-    key = keys.node(node)
-    fence = (Compare(key, "create", "=", revision), Compare(key, "lease", "=", lease.id))
-    committer = Committer(store=store, mirror=mirror, fence=lambda: fence, names=NAMES, clock=clock)
-    return Peer(node, store, mirror, committer, lease)
 
 
 def job(name: str = "web", memory_bytes: int = GIB) -> Job:

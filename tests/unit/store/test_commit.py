@@ -1,19 +1,24 @@
 """The one door for schedules: atomic, compared, fenced, and sure of its outcome."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from ozymandias.core.upkeep import plan_tidy
 from ozymandias.model.instance import SlotState
+from ozymandias.model.job import JobHead
 from ozymandias.model.node import NodeName, Resources
-from ozymandias.model.plan import Plan
+from ozymandias.model.plan import JobChange, Plan
+from ozymandias.model.pod import PodId
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Ambiguous, Delete, LeaseLost
 from ozymandias.problems import INSUFFICIENT_MEMORY, Problem
 from ozymandias.sim.invariants import check_schedule
 from ozymandias.store import keys
 from ozymandias.store.commit import Committed
-from tests.unit.store.rig import GIB, creation, edit, in_virtual_time, job, peers, web
+from ozymandias.store.registration import register
+from tests.unit.store.rig import GIB, creation, edit, in_virtual_time, job, offer, peers, web
 
 
 def test_a_plan_is_one_revision_and_the_mirror_shows_it() -> None:
@@ -231,5 +236,40 @@ def test_a_doubt_is_not_forgotten_when_the_store_goes_away() -> None:
             asyncio.get_running_loop().call_later(0.001, cut)
             with pytest.raises(Ambiguous):
                 await peer.committer.commit(lambda s: creation(job(), "n1"))
+
+    in_virtual_time(main)
+
+
+def test_a_job_is_not_ended_beside_a_node_that_brings_a_pod_of_it() -> None:
+    """Who ends a stopped job saw nothing of it anywhere; a node that returns has a pod of it."""
+
+    async def main() -> None:
+        async with peers(("n1", "n2")) as (etcd, [one, two]):
+            await one.committer.commit(lambda s: creation(job(), "n1"))
+            head = JobHead(uid="u", version=1, wanted=0, deleting=True)
+            left = edit(job(), "n1", 0, SlotState.RUNNING, None)
+            stop = Plan(reason="-", job=JobChange(key=web(), head=head), edits=(left,))
+            await one.committer.commit(lambda s: stop)
+            await one.store.revoke(one.lease)
+            for peer in (one, two):
+                await peer.mirror.reached(etcd.revision)
+            two.store.stick()  # it does not see the other one return
+            pod = PodId(
+                node=one.node,
+                namespace=web().namespace,
+                job=web().name,
+                slot=0,
+                uid="u",
+                version=1,
+                generation=0,
+            )
+            lease = await one.store.grant(3600)
+            offered = replace(offer(one.node, 4 * GIB), found=(pod,))
+            assert await register(one.store, one.mirror, offered, lease.id, "back")
+            assert plan_tidy(two.mirror.snapshot()), "it still thinks that all is gone"
+            asyncio.get_running_loop().call_later(1.0, two.store.stick, False)
+            await two.committer.commit(plan_tidy)
+            assert web() in two.mirror.snapshot().jobs
+            assert [a.node for a in two.mirror.snapshot().instances(web())] == [one.node]
 
     in_virtual_time(main)
