@@ -12,7 +12,7 @@ comes to an end; a new version that never gets healthy leaves all but one old in
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ozymandias.core.buckets import (
     Buckets,
@@ -39,7 +39,7 @@ from ozymandias.core.placement import (
 )
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobRecord, OnPartition, PlacementRules
-from ozymandias.model.node import Demand
+from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.snapshot import Snapshot
 
@@ -96,6 +96,17 @@ class Rolling:
             rules=self.rules,
             there=per_node(self.buckets.live),
         )
+
+    def is_full(self, node: NodeName) -> bool:
+        """Whether a node has as many new instances as one may have; the old ones there leave."""
+        limit = self.rules.max_per_node
+        return 0 < limit <= per_node(self.buckets.current)[node]
+
+    def in_place_of(self, old: Assigned) -> Ask:
+        """Where an old one leaves, the others there that are to leave count as little as it."""
+        there, current = per_node(self.buckets.live), per_node(self.buckets.current)
+        there[old.node] = current[old.node]
+        return replace(self.ask, there=there)
 
     @property
     def spare(self) -> int:
@@ -218,7 +229,8 @@ def _replace_stopped(rolling: Rolling, rooms: Rooms) -> list[Edit]:
         if old in buckets.serving and rolling.spare < 1:
             continue
         stopping = _stopping(old, rooms, f"replaced by {_current_name(rolling)}, which waits")
-        for placed in place(rooms, rolling.ask, 1, per_node(buckets.current), WAITS):
+        ask = rolling.in_place_of(old)
+        for placed in place(rooms, ask, 1, per_node(buckets.current), WAITS):
             return [stopping, _placed(rolling, placed, old.slot)]
         if room := rooms.get(old.node):
             room.take(old.demand, SlotState.WAITING)  # it is not stopped after all
@@ -238,7 +250,7 @@ def _make_way(rolling: Rolling, rooms: Rooms) -> list[Edit]:
     best: tuple[tuple[int, int, int, str], Room, list[Assigned]] | None = None
     for name, count in sorted(per_node([*rolling.buckets.serving, *rolling.buckets.idle]).items()):
         room = rooms.get(name)
-        leaving = _leaving(rolling, room) if room else []
+        leaving = _leaving(rolling, room) if room and not rolling.is_full(name) else []
         if room and leaving:
             missed = sum(a in rolling.buckets.serving for a in leaving)
             if missed > max(0, rolling.spare):

@@ -220,22 +220,33 @@ def _replace(tending: Tending, places: list[list[Assigned]]) -> list[Edit]:
         is_serving = old in tending.serving
         if is_serving and (is_halfway or healthy <= tending.job.min_available):
             continue
-        steps = _replace_one(tending, old)
+        others = sorted((a for a in here if a is not old), key=lambda a: a in tending.serving)
+        order = [old, *others]
+        steps = _replace_one(tending, order, healthy - tending.job.min_available)
         edits += steps
         if steps:
             is_halfway = True
-            healthy -= is_serving
+            healthy -= sum(a in tending.serving for a in order[: len(steps) - 1])
     return edits
 
 
-def _replace_one(tending: Tending, old: Assigned) -> list[Edit]:
+def _replace_one(tending: Tending, here: list[Assigned], spare: int) -> list[Edit]:
+    """The first of them is replaced; of the others as many go as have to for that."""
+    old = here[0]
     room, demand = tending.rooms.get(old.node), tending.demand
     node = tending.snapshot.nodes[old.node]
     if room is None or not _is_allowed(node, tending.job):
         return []
-    room.give(old.demand, SlotState.WAITING)
-    if not room.fits(demand, SlotState.WAITING):
-        room.take(old.demand, SlotState.WAITING)  # it is not stopped after all
+    leaving: list[Assigned] = []
+    for assigned in here:
+        room.give(assigned.demand, SlotState.WAITING)
+        leaving.append(assigned)
+        if room.fits(demand, SlotState.WAITING):
+            break
+    missed = sum(a in tending.serving for a in leaving)
+    if not room.fits(demand, SlotState.WAITING) or missed > max(0, spare):
+        for assigned in leaving:
+            room.take(assigned.demand, SlotState.WAITING)  # it is not stopped after all
         return []
     room.take(demand, SlotState.WAITING)
     version = f"version {tending.head.version}"
@@ -247,6 +258,7 @@ def _replace_one(tending: Tending, old: Assigned) -> list[Edit]:
     )
     return [
         stop(old, f"replaced by {version} in its place"),
+        *(stop(a, f"{a.node} has no room for {version} beside it") for a in leaving[1:]),
         new_instance(tending.job.key, tending.head, old.slot, demand, placed),
     ]
 

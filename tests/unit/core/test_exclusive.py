@@ -7,7 +7,7 @@ from ozymandias.core.memory import NOTHING
 from ozymandias.core.reconcile import reconcile
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import plan_pending, plan_repair
-from ozymandias.model.job import OnPartition
+from ozymandias.model.job import OnPartition, PlacementRules
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import ContainerState
 from tests.unit.core import node_side
@@ -96,6 +96,15 @@ def test_a_change_finds_room_on_another_node() -> None:
     snapshot = after(snapshot, plan_rollout(snapshot))
     assert where(snapshot, key("db")) == {"0*": "n1 v1 stopping", "0": "n2 v2 waiting"}
     assert where(vacated(snapshot), key("db")) == {"0": "n2 v2 running"}
+
+
+def test_a_change_takes_the_place_that_a_limit_per_node_leaves() -> None:
+    """Where one is allowed the old one's place is free for the new one, for it stops first."""
+    limited = replace(ALONE, placement=PlacementRules(max_per_node=1))
+    snapshot = settled(submitted(cluster(n1="4G"), limited))
+    snapshot = submitted(snapshot, replace(limited, containers=job("db", image="b").containers))
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    assert where(snapshot, key("db")) == {"0*": "n1 v1 stopping", "0": "n1 v2 waiting"}
 
 
 def test_without_a_session_nothing_exclusive_is_started_again() -> None:

@@ -1,11 +1,14 @@
 """A job's own rules in placement: labels that are required or preferred, limits, priority."""
 
 from dataclasses import replace
+from functools import partial
+
+import pytest
 
 from ozymandias.core.explain import why
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale
-from ozymandias.model.job import JobKey, LabelRule, PlacementRules
+from ozymandias.model.job import JobKey, LabelRule, OnPartition, PlacementRules
 from ozymandias.model.node import NodeName
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import NO_MATCHING_NODE
@@ -115,6 +118,19 @@ def test_a_rollout_keeps_the_limit_per_node() -> None:
         assert max(spread(snapshot)) == 1
         snapshot = settled(snapshot)
     assert sorted(where(snapshot).values()) == ["n1 v2 running", "n2 v2 running"]
+
+
+@pytest.mark.parametrize("policy", OnPartition)
+def test_a_rollout_goes_no_further_than_a_new_limit_per_node(policy: OnPartition) -> None:
+    """Two old ones are where one new one may be: one is replaced, the other keeps running."""
+    shape = partial(job, instances=2, on_partition=policy)
+    snapshot = settled(submitted(cluster(n1="4G"), shape()))
+    snapshot = replace(snapshot, nodes={**snapshot.nodes, **cluster(n2="4G").nodes})
+    snapshot = submitted(snapshot, shape(placement=PlacementRules(max_per_node=1), image="new"))
+    snapshot = replace(snapshot, nodes={n: snapshot.nodes[n] for n in (NodeName("n1"),)})
+    while plan := plan_rollout(snapshot):
+        snapshot = settled(after(snapshot, plan))
+    assert sorted(where(snapshot).values()) == ["n1 v1 running", "n1 v2 running"]
 
 
 def test_a_running_instance_stays_when_labels_change() -> None:

@@ -221,3 +221,19 @@ def test_a_service_can_become_a_system_job_and_back() -> None:
             break
         snapshot = settled(after(snapshot, proposal.plan))
     assert len(nodes_of(snapshot)) == 3
+
+
+def test_several_make_way_where_one_does_not_leave_room() -> None:
+    """A service of small instances becomes a system job with large ones."""
+    snapshot = settled(submitted(cluster(n1="4G"), job("dns", 3, "1G")))
+    snapshot = submitted(snapshot, system(memory="3G"))
+    snapshot = after(snapshot, plan_system(snapshot))
+    states = sorted(text.split(maxsplit=1)[1] for text in where(snapshot, DNS).values())
+    assert states == ["v1 running", "v1 stopping", "v1 stopping", "v2 waiting"]
+    snapshot = settled(snapshot)
+    while plan := plan_system(snapshot):
+        snapshot = settled(after(snapshot, plan))
+    assert list(where(snapshot, DNS).values()) == ["n1 v2 running"]
+    needed = replace(system(memory="3G"), min_available=2)
+    snapshot = submitted(settled(submitted(cluster(n1="4G"), job("dns", 3, "1G"))), needed)
+    assert plan_system(snapshot) is None, "two have to go, and only one can be missed"
