@@ -34,6 +34,7 @@ def judge_loss(
     *,
     missing_since: Mapping[NodeName, float],
     seen_alive: Set[NodeName],
+    seen_there: Set[NodeName] = frozenset(),
     started: float,
     now: float,
     held_back: Set[NodeName] = frozenset(),
@@ -42,6 +43,8 @@ def judge_loss(
 ) -> Loss:
     """The dead among the missing, and when the others will have been missing for long enough.
 
+    ``seen_there`` had a record in this session, if only an old one: when that goes too, it is one
+    more that went, though nobody knows whether it was alive.
     ``fence_seconds`` after it went missing, a node's guard has surely ended what is exclusive.
     ``held_back`` are those held when this was last asked: when a mass loss ends, because some have
     come back, the others are about to, and keep the time they were given.
@@ -52,10 +55,11 @@ def judge_loss(
     if not missing:
         return Loss()
     # Leases of one bad moment lapse one after the other: who went just before counts as well.
+    known = (seen_alive | seen_there) - alive
     recent = {
         node
         for node, since in missing_since.items()
-        if node in seen_alive and node not in alive and now - since < breaker_seconds
+        if node in known and now - since < breaker_seconds
     }
     expected = len(holding | alive | recent)
     away = len(missing | recent)

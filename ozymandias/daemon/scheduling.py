@@ -68,6 +68,7 @@ class Scheduler:
         self._missing_since: dict[NodeName, float] = {}
         self._seen_alive: set[NodeName] = set()
         self._present: set[NodeName] = set()  # had a record when we last looked
+        self._seen_there: set[NodeName] = set()  # had a record at some time of the session
         self._first_told: Mapping[tuple[NodeName, JobKey], JobStatus] | None = None
         self._held_back: frozenset[NodeName] = frozenset()
         self._first_wanted: tuple[str, float] = ("", 0.0)  # what, and since when
@@ -87,6 +88,7 @@ class Scheduler:
         self._started = self._clock.boot()
         self._seen_alive.clear()
         self._present.clear()
+        self._seen_there.clear()
         self._first_told = None
         self._missing_since.clear()
         self._held_back = frozenset()
@@ -162,6 +164,7 @@ class Scheduler:
             snapshot,
             missing_since=self._missing_since,
             seen_alive=frozenset(self._seen_alive),
+            seen_there=frozenset(self._seen_there),
             started=self._started,
             now=now,
             held_back=self._held_back,
@@ -200,6 +203,7 @@ class Scheduler:
                 self._seen_alive.add(name)
             if node.is_alive:
                 self._present.add(name)
+                self._seen_there.add(name)
             else:
                 self._present.discard(name)
 

@@ -1,6 +1,7 @@
 """Which nodes are declared dead, and when."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -66,3 +67,22 @@ def test_nodes_without_work_are_not_expected() -> None:
         now=1.0,
     )
     assert loss.dead == {"n1"}
+
+
+def test_who_went_with_an_old_record_counts_among_many() -> None:
+    """Two records lapse soon after we came; their work is moved already when the third goes."""
+    snapshot = lost(submitted(cluster(n1="4G"), job()), "n1")
+    others = cluster(node("n2", alive=False), node("n3", alive=False), node("n4"))
+    snapshot = replace(snapshot, nodes={**snapshot.nodes, **others.nodes})
+    names = {name: NodeName(name) for name in ("n1", "n2", "n3", "n4")}
+    for there, dead in ((names.values(), set()), ((), {"n1"})):
+        loss = judge_loss(
+            snapshot,
+            missing_since={names["n2"]: 2.0, names["n3"]: 3.0, names["n1"]: 4.0},
+            seen_alive={names["n1"], names["n4"]},
+            seen_there=frozenset(there),
+            started=0.0,
+            now=4.0,
+            breaker_seconds=MINUTE,
+        )
+        assert loss.dead == dead
