@@ -13,6 +13,7 @@ import asyncio
 import random
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 
 from ozymandias.ports import (
@@ -258,7 +259,8 @@ class SimEtcd:
         if lease.timer:
             lease.timer.cancel()
         when = lease.expires + self._dice.uniform(*self._expiry_lag)
-        lease.timer = self._loop.call_at(when, self._look_at, lease)
+        # In a context of its own: the daemon that asked for the lease may be frozen for ever.
+        lease.timer = self._loop.call_at(when, self._look_at, lease, context=Context())
 
     def _look_at(self, lease: _Lease) -> None:
         if self.is_paused:

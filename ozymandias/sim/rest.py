@@ -51,7 +51,8 @@ def _job(truth: Truth, job: JobKey, head: JobHead, is_broken: bool) -> list[str]
     if head.deleting:
         found.append(f"{job} is still there though it was stopped")
     spec = truth.spec(job)
-    wanted = len(homes(truth, spec)) if spec and spec.kind is JobKind.SYSTEM else head.wanted
+    is_system = spec is not None and spec.kind is JobKind.SYSTEM
+    wanted = len(homes(truth, spec) | _not_empty(truth)) if spec and is_system else head.wanted
     if len(live) > wanted:
         found.append(f"{job} has {len(live)} instances of {wanted}")
     old = [a for a in live if not is_current(a, head)]
@@ -126,6 +127,17 @@ def homes(truth: Truth, spec: Job) -> set[NodeName]:
     }
 
 
+def _not_empty(truth: Truth) -> set[NodeName]:
+    """Nodes that are drained and not yet rid of other jobs: what belongs to nodes goes last."""
+    return {
+        node
+        for node, own in truth.assignments.items()
+        if node in truth.ledgers
+        and truth.ledgers[node].drain
+        and any((spec := truth.spec(job)) is None or spec.kind is not JobKind.SYSTEM for job in own)
+    }
+
+
 def fits(truth: Truth, node: NodeName, demand: Demand, given: Iterable[Demand] = ()) -> bool:
     """Whether one more fits, beside what the node holds and promises, less what is given up."""
     ledger = truth.ledgers[node]
@@ -150,8 +162,13 @@ def could_replace(truth: Truth, old: Iterable[Assigned], spec: Job) -> bool:
     by_node: dict[NodeName, list[Demand]] = {}
     for assigned in old:
         by_node.setdefault(assigned.node, []).append(assigned.demand)
+    head, limit = truth.heads[spec.key], 0 if is_system else spec.placement.max_per_node
+    new = Counter(
+        a.node for a in truth.assigned(spec.key) if a.state in LIVE and is_current(a, head)
+    )
     return any(
         (node in homes(truth, spec) if is_system else takes_work(truth, node))
+        and not 0 < limit <= new[node]
         and has_labels(truth, node, spec)
         and fits(truth, node, Demand.of(spec), given)
         for node, given in by_node.items()

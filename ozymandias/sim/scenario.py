@@ -123,6 +123,7 @@ class Life:
         self.users = Users(world.truth, lambda text: world.say(text, "users", USER), world.violate)
         world.witness.on_head.append(self.users.head_changed)
         self.core: set[NodeName] = set(world.machines)
+        self.leaving: set[NodeName] = set()  # broken for ever, their leases lapse
         self._dice = random.Random(f"life {schedule.seed}")
         self._placeable_since: float | None = None
 
@@ -165,7 +166,8 @@ class Life:
         await self.users.ask(call, lambda: request(operations))
         if call.state == "unknown" and dice.random() < 0.5:
             await asyncio.sleep(dice.uniform(0.1, 5))
-            if operations := self.world.operations(dice):
+            operations = self.world.operations(dice)
+            if operations and not self.users.is_asked(call.kind, key, but=call):
                 await self.users.ask(call, lambda: request(operations))
 
     async def _operate(self, step: Step) -> None:
@@ -275,8 +277,8 @@ class Life:
         for name in names:
             if name in self.core:
                 self.mishaps.heal(name)
-            else:
-                await self.mishaps.break_for_ever(name, self._dice)
+            elif await self.mishaps.break_for_ever(name, self._dice) not in FAULTLESS:
+                self.leaving.add(name)
         await world.until(self._is_joined, JOIN_SECONDS, "every node that works has a session (L5)")
 
     def _is_joined(self) -> bool:
@@ -306,9 +308,12 @@ class Life:
             world.violate(f"L6 {leases} leases for {alive} nodes")
 
     def _differences(self) -> list[str]:
+        """What is not as it should be; as long as a lost node's lease lives all only seems well."""
         world = self.world
         pods = {name: frozenset(m.host.pods) for name, m in world.machines.items()}
-        return rest.differences(world.truth, pods, self.core) + self._proposals()
+        there = self.leaving & world.truth.presences.keys()
+        unseen = [f"{name} is not missed" for name in sorted(there)]
+        return unseen + rest.differences(world.truth, pods, self.core) + self._proposals()
 
     def _is_converged(self) -> bool:
         """Looked at from time to time; what could be placed must not stay so for long."""
@@ -348,17 +353,13 @@ class Life:
         started = world.loop.time()
         await world.power_cut(name)
         self.core.discard(name)
+        self.leaving.add(name)
         ttl = world.settings.lease_ttl_seconds
         limit = ttl + DRILL_SECONDS
         if is_exclusive:  # its guard's time is waited out as well
             limit += ttl * (1 + FENCE_MARGIN)
 
-        def differences() -> list[str]:
-            # As long as its lease lives nobody knows, and all seems well.
-            unseen = [f"{name} is not missed"] if name in world.truth.presences else []
-            return unseen + self._differences()
-
-        while differences() and world.loop.time() < started + limit:  # noqa: ASYNC110
+        while self._differences() and world.loop.time() < started + limit:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
-        if left := differences():
+        if left := self._differences():
             world.violate(f"L1 {limit:g} s after {name} with {lost} was lost: {left[0]}")

@@ -46,12 +46,13 @@ class Users:
         self._violate = violate
         self.calls: list[Call] = []
 
-    def is_asked(self, kind: str, key: JobKey) -> bool:
-        """Whether such a call is under way, or its outcome is unknown."""
+    def is_asked(self, kind: str, key: JobKey, but: Call | None = None) -> bool:
+        """Whether such a call is under way, or its outcome is unknown; ``but`` is not asked for."""
         return any(
             c.kind == kind
             and c.key == key
-            and not c.applied
+            and c is not but
+            and c.applied < c.asked
             and c.state in ("under way", "unknown")
             for c in self.calls
         )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from ozymandias.ports import (
     StoreError,
     Unavailable,
 )
-from ozymandias.sim.clock import SimClock, VirtualLoop
+from ozymandias.sim.clock import MACHINE, SimClock, VirtualLoop
 from ozymandias.sim.store import Faults, SimEtcd, SimStore
 
 Scenario = Callable[[SimEtcd, SimStore, SimStore], Awaitable[None]]
@@ -165,6 +166,31 @@ def test_leases_live_and_die_in_virtual_time() -> None:
 
     for seed in range(5):
         play(scenario, seed)
+
+
+def test_leases_of_a_frozen_daemon_lapse() -> None:
+    """The server's clock goes on, whatever became of the daemon that asked it for the lease."""
+
+    async def scenario(server: SimEtcd, store: SimStore, _: SimStore) -> None:
+        async def daemon() -> None:
+            lease = await store.grant(6)
+            await store.txn((), (Put(b"a", b"", lease.id),))
+            await store.keep(lease)
+
+        loop, context = asyncio.get_running_loop(), copy_context()
+        assert isinstance(loop, VirtualLoop)
+        context.run(MACHINE.set, "n1")
+        kept = loop.create_task(daemon(), context=context)
+        await asyncio.sleep(60)
+        assert b"a" in server.snapshot_kvs() and not kept.done()
+        loop.freeze("n1")
+        await asyncio.sleep(10)
+        assert b"a" not in server.snapshot_kvs()
+        loop.thaw("n1")
+        with pytest.raises(LeaseLost):
+            await kept
+
+    play(scenario)
 
 
 def test_early_expiry() -> None:
