@@ -184,6 +184,6 @@ def _toml(value: Setting) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(item) for item in value)}]"
     if isinstance(value, int):
-        return str(value)
+        return str(value).lower()  # true and false, too
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -52,11 +52,14 @@ class UnixConnection(http.client.HTTPConnection):
 class HostCluster(Cluster):
     """The person, the client of the API and the truth of `kit.Cluster`, on several hosts."""
 
-    def __init__(self, hosts: Hosts, more: More | None = None) -> None:
+    def __init__(
+        self, hosts: Hosts, more: More | None = None, without: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(directory=hosts.directory)
         self.hosts = hosts
         self.members = tuple(hosts)[:MEMBERS_MAX]
         self._more = dict(more or {})
+        self._names = tuple(name for name in programs.NAMES if name not in without)
 
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]
@@ -66,8 +69,9 @@ class HostCluster(Cluster):
     def bring_up(self) -> Self:
         """All programs on all hosts, until every node takes work."""
         each(self.hosts, self._write_files)
-        for name in ("etcd", "podman", "coredns", "guard", "daemon", "ingress"):
-            self.start_each(name)
+        for name in self._names:
+            if name != "flanneld":
+                self.start_each(name)
         put = ("etcdctl", "put", programs.FLANNEL_KEY, programs.flannel_network())
         until(lambda: self.members[0].run(*put, check=False).returncode == 0, say="etcd answers")
         self.start_each("flanneld")
@@ -84,7 +88,7 @@ class HostCluster(Cluster):
 
     def start(self, host: str, *names: str) -> None:
         """Those programs of a host, or all of them."""
-        for name in names or programs.NAMES:
+        for name in names or self._names:
             place = self.hosts[host]
             if name != "etcd" or place in self.members:
                 place.spawn(name, *programs.command(name, place, self.members))
@@ -228,10 +232,15 @@ def _answer(response: http.client.HTTPResponse) -> Answer:
 
 
 @contextmanager
-def running(count: int = 3, more: More | None = None) -> Iterator[HostCluster]:
-    """A cluster that takes work, removed in the end whatever happens; a bug in it is told."""
+def running(
+    count: int = 3, more: More | None = None, *, without: tuple[str, ...] = ()
+) -> Iterator[HostCluster]:
+    """A cluster that takes work, removed in the end whatever happens; a bug in it is told.
+
+    Programs that it is ``without`` are not started: a test runs them in another way.
+    """
     with Hosts.up(count) as hosts:
-        cluster = HostCluster(hosts, more)
+        cluster = HostCluster(hosts, more, without)
         try:
             yield cluster.bring_up()
         except BaseException:
