@@ -101,7 +101,13 @@ class PodmanRuntime:
     async def group_of(self, pod: PodId) -> str:
         """The control group of everything that runs in this pod."""
         _, found = await self._api.call("GET", f"/pods/{segment(pod.name)}/json")
-        path = str((found or {}).get("CgroupPath") or "")
+        told = found or {}
+        path = str(told.get("CgroupPath") or "")
+        parent = str(told.get("CgroupParent") or "")
+        if not path and told.get("Id") and parent and not parent.endswith(".slice"):
+            # Of a pod made before the host's last boot podman tells no path any more (4.3.1), but
+            # still makes the same one. Of systemd's slices that was not seen: they are not guessed.
+            path = f"{parent}/{told['Id']}"
         if not path:
             raise RuntimeFailed(f"podman does not tell the control group of {pod.name}")
         return path

@@ -148,3 +148,22 @@ def test_all_hosts_lose_power_at_once(cluster: HostCluster) -> None:
         until(lambda name=name: len(cluster.resolve("web.default.ozy.internal", at=name)) == 3)
     lost = [event for event in cluster.events("web") if event["kind"] == "instance.lost"]
     assert not [event for event in lost if event["time"] > cut]
+
+
+def test_an_exclusive_job_comes_back_after_a_power_cut(cluster: HostCluster) -> None:
+    """podman tells no control group of a pod from before the boot; the guard needs it."""
+    cluster.submit(web("only", instances=3) | {"on_partition": "stop"})
+    placed = cluster.placed("only")
+    cluster.crash(*NODES)
+    began = time.monotonic()
+    cluster.boot(*NODES)
+    cluster.wait_ready(*NODES)
+    cluster.wait_healthy("only")
+    say(f"healthy {time.monotonic() - began:.1f} s after the boot")
+    assert cluster.placed("only") == placed
+    for name in NODES:
+        groups = list(cluster[name].path("/run/ozymandias/guard").glob(f"{name}/pods/*"))
+        assert groups
+        for group in groups:
+            top = cluster[name].path("/sys/fs/cgroup/pids") / group.read_text().strip().lstrip("/")
+            assert [file for file in top.glob("libpod-*/cgroup.procs") if file.read_text().strip()]
