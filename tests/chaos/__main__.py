@@ -116,8 +116,6 @@ class Run:
             )
             found = [what for what in found if "never happened" not in what]
         found += checks.stop_everything(self._cluster)
-        self.watching.stop()
-        self.processes.stop()
         bugs = self._cluster.tracebacks()
         found += [f"S0 {bugs[:3000]}"] if bugs else []
         for what in found:
@@ -127,14 +125,25 @@ class Run:
         if blamed[""]:
             first = next(f for f in outcome.failures if not report.attribute(f, outcome.timeline))
             self.violate(f"S9 {blamed['']} requests failed without a fault, first {first}")
+        for thread, name in ((self.watching, "store"), (self.processes, "processes")):
+            if not thread.is_looking:
+                self.violate(f"S0 nobody looked at the {name} any more: this run shows nothing")
+        for at, container in report.unjust(self.processes.unmeant, outcome.timeline):
+            name = f"{container.instance} on {container.node} ({container.id[:12]})"
+            self.violate(f"S7 {name} ended at {at - self._began:.1f} s, and nothing was wrong")
+        self.watching.stop()
+        self.processes.stop()
         overlaps = self.processes.overlaps
         longest = max((seconds for _, seconds in overlaps), default=0.0)
+        answers = Counter(said for call in outcome.calls for said in call.said)
         outcome.notes += [
+            "answers to users: " + ", ".join(f"{said} x {n}" for said, n in answers.most_common()),
             f"{self.watching.revisions} revisions, {self.watching.schedules} of schedules",
             f"{self.processes.looks} looks at all processes of pods",
             f"an instance of a job that may run twice did so {len(overlaps)} times, at most"
             f" {longest:.1f} s",
-            f"{len(self.processes.ended)} containers ended",
+            f"{len(self.processes.ended)} containers ended, {len(self.processes.unmeant)} of them"
+            " though they were to run on",
         ]
 
 
@@ -163,6 +172,7 @@ def keep_logs(hosts: Hosts) -> None:
 
 def main() -> int:
     arguments = parse()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also when started in the background
     # Ended like by Ctrl-C, so that everything is removed.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     with Hosts.up(arguments.hosts) as hosts:

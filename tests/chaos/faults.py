@@ -273,7 +273,8 @@ class Faults:
         groups = sorted(
             (processes.HIERARCHY / self._cluster.hosts.prefix / host).glob("libpod_parent/*/conmon")
         )
-        pids = [int(w) for g in groups for w in (g / "cgroup.procs").read_text().split()]
+        files = [group / "cgroup.procs" for group in groups]
+        pids = [int(word) for file in files for word in file.read_text().split()]
         if not pids:
             return None
         self._signal(host, [dice.choice(pids)])

@@ -9,20 +9,27 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ozymandias.model.instance import InstanceId
+from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.pod import PodId
 from ozymandias.sim import invariants
 from ozymandias.sim.truth import Truth
 from ozymandias.store import keys
 from tests.cluster.hosts.hosts import Hosts
 
 LOOK_SECONDS = 0.25
+BEFORE_SECONDS = 2.0  # a container that ended was to run so long before …
+AFTER_SECONDS = 10.0  # … and still is so long after: nobody meant it to end
 HIERARCHY = Path("/sys/fs/cgroup/pids")
+
+
+Running = dict[NodeName, set[PodId]]  # what the store says is to run
 
 
 class Container(NamedTuple):
@@ -36,13 +43,24 @@ class Container(NamedTuple):
 
 def pids_of(prefix: str, host: str) -> Iterator[tuple[str, list[int]]]:
     """Of every container of a host: its id and its processes, by the machine's numbers."""
-    for group in (HIERARCHY / prefix / host).glob("libpod_parent/*/libpod-*"):
-        try:
-            pids = [int(word) for word in (group / "cgroup.procs").read_text().split()]
-        except OSError:
-            continue  # it has just gone
-        if pids:
-            yield group.name.removeprefix("libpod-"), pids
+    for pod in _entries(HIERARCHY / prefix / host / "libpod_parent"):
+        for group in _entries(pod):
+            if not group.name.startswith("libpod-"):
+                continue
+            try:
+                pids = [int(word) for word in (group / "cgroup.procs").read_text().split()]
+            except OSError:
+                continue  # it has just gone
+            if pids:
+                yield group.name.removeprefix("libpod-"), pids
+
+
+def _entries(directory: Path) -> list[Path]:
+    """Of a directory that may be gone, or go meanwhile."""
+    try:
+        return [directory / name for name in sorted(os.listdir(directory))]
+    except OSError:
+        return []
 
 
 def identity(pid: int) -> dict[str, str]:
@@ -70,7 +88,14 @@ class Processes:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.looks = 0
         self.ended: list[tuple[float, Container]] = []
+        self.unmeant: list[tuple[float, Container]] = []  # ended though they were to run on
+        self._running: deque[tuple[float, Running]] = deque(maxlen=60)
+        self._doubtful: deque[tuple[float, Container, set[PodId]]] = deque()
         self.overlaps: list[tuple[InstanceId, float]] = []  # of jobs that may run twice
+
+    @property
+    def is_looking(self) -> bool:
+        return self._thread.is_alive()
 
     def start(self) -> None:
         self._thread.start()
@@ -82,11 +107,35 @@ class Processes:
     def _run(self) -> None:
         before: set[Container] = set()
         while not self._stop.wait(LOOK_SECONDS):
-            now = set(self.look())
-            self.ended += [(time.monotonic(), gone) for gone in before - now]
+            now, moment = set(self.look()), time.monotonic()
+            self._running.append((moment, self._to_run()))
+            for gone in before - now:
+                self.ended.append((moment, gone))
+                self._doubtful.append((moment, gone, self._pods(gone, moment - BEFORE_SECONDS)))
+            while self._doubtful and self._doubtful[0][0] < moment - AFTER_SECONDS:
+                ended, gone, pods = self._doubtful.popleft()
+                if pods & self._pods(gone, moment):
+                    self.unmeant.append((ended, gone))
             self._check(now)
             before = now
             self.looks += 1
+
+    def _to_run(self) -> Running:
+        with self._lock:
+            return {
+                node: {p for p, s in self._truth.pods_of(node).items() if s is SlotState.RUNNING}
+                for node in list(self._truth.assignments)
+            }
+
+    def _pods(self, container: Container, moment: float) -> set[PodId]:
+        """Of that container, those that were to run at that time or a bit before."""
+        past = [running for when, running in self._running if when <= moment]
+        own = past[-1].get(container.node, set()) if past else set()
+        return {
+            pod
+            for pod in own
+            if (pod.instance, pod.version) == (container.instance, container.version)
+        }
 
     def look(self) -> Iterator[Container]:
         for host in self._hosts:

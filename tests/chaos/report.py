@@ -10,9 +10,18 @@ from dataclasses import dataclass, field
 
 from tests.chaos.load import Call
 from tests.chaos.nemesis import Happened
+from tests.chaos.processes import Container
 from tests.cluster.hosts.traffic import Failure
 
 AFTER_SECONDS = 15.0  # lease, and what it takes to start elsewhere
+DEADLY_SECONDS = 20.0  # a pod that was hit may first fail some probes
+# Faults that end containers of their host; all others must not.
+DEADLY = frozenset(
+    {
+        *("power-cut", "power-cut-of-all", "containers-killed", "conmon-killed"),
+        "pod-network-removed",
+    }
+)
 SETTLE_SECONDS = 2.0  # a request that fails now may have been begun before the fault
 
 
@@ -46,6 +55,27 @@ def attribute(failure: Failure, timeline: Iterable[Happened]) -> str:
     if own:
         return f"own host: {own[-1].kind}"
     return near[-1].kind if near else ""
+
+
+def unjust(
+    ended: Iterable[tuple[float, Container]], timeline: Iterable[Happened]
+) -> list[tuple[float, Container]]:
+    """Containers that ended though they were to run on, and no fault on their host did it (S7).
+
+    Exclusive ones end with their node's lease, and the hog by what it is.
+    """
+    listed = list(timeline)
+    return [
+        (at, container)
+        for at, container in ended
+        if not container.instance.job.name.endswith(("-only", "hog"))
+        and not any(
+            one.kind in DEADLY
+            and one.begin - 1 <= at <= (one.heal or at) + DEADLY_SECONDS
+            and (one.host == container.node or one.kind == "power-cut-of-all")
+            for one in listed
+        )
+    ]
 
 
 def _table(head: list[str], rows: Iterable[Iterable[object]]) -> list[str]:

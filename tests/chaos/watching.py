@@ -42,6 +42,10 @@ class Watching:
         self.gaps = 0  # history that was compacted before it was seen
         self.heads: list[HeadChange] = []
 
+    @property
+    def is_looking(self) -> bool:
+        return self._thread.is_alive()
+
     def start(self) -> None:
         self._list()
         self._thread.start()
