@@ -40,6 +40,7 @@ def job(name: str, image: str, **container: Any) -> dict[str, Any]:
     """The project's own job file, with an image that is here."""
     found: dict[str, Any] = yaml.safe_load((JOBSPECS / f"{name}.yaml").read_text())
     (only,) = found["containers"].values()
+    container["environment"] = only.get("environment", {}) | container.get("environment", {})
     only.update({"image": image, "pull_policy": "never"} | container)
     only["healthcheck"]["interval"] = 0.5
     return found
@@ -49,17 +50,15 @@ def coredns() -> dict[str, Any]:
     return job("coredns", system_images.COREDNS)
 
 
-def ingress(**more: str) -> dict[str, Any]:
+def ingress(**container: Any) -> dict[str, Any]:
     """On the port that clients of test hosts ask."""
     port = programs.INGRESS_PORT
-    listen = {"OZY_INGRESS_LISTEN": f"0.0.0.0:{port}"} | more
-    check = {"type": "tcp", "port": port}
     return job(
         "ingress",
         system_images.PROJECT,
-        environment=listen,
-        ports=[str(port)],
-        healthcheck=check,
+        environment={"OZY_INGRESS_LISTEN": f"0.0.0.0:{port}"},
+        ports=[str(port), "8081"],
+        **container,
     )
 
 
@@ -123,7 +122,7 @@ def test_a_new_ingress_goes_from_host_to_host(cluster: HostCluster) -> None:
     """A change replaces one at a time: no moment without an ingress that answers."""
     before = cluster.pods()
     with Traffic(cluster, "web.default.test") as traffic:
-        cluster.submit(ingress(OZY_INGRESS_STATUS_LISTEN="127.0.0.1:8082"), wait=False)
+        cluster.submit(ingress(memory="200M"), wait=False)
         began = time.monotonic()
         until(
             lambda: (
