@@ -138,7 +138,8 @@ class Run:
         answers = Counter(said for call in outcome.calls for said in call.said)
         outcome.notes += [
             "answers to users: " + ", ".join(f"{said} x {n}" for said, n in answers.most_common()),
-            f"{self.watching.revisions} revisions, {self.watching.schedules} of schedules",
+            f"{self.watching.revisions} revisions, {self.watching.schedules} of schedules;"
+            f" {load.changes(self.watching.heads).total()} changes of jobs, each traced to a call",
             f"{self.processes.looks} looks at all processes of pods",
             f"an instance of a job that may run twice did so {len(overlaps)} times, at most"
             f" {longest:.1f} s",

@@ -14,6 +14,7 @@ from tests.chaos.processes import Container
 from tests.cluster.hosts.traffic import Failure
 
 AFTER_SECONDS = 15.0  # lease, and what it takes to start elsewhere
+EXAMPLES_MAX = 20
 DEADLY_SECONDS = 20.0  # a pod that was hit may first fail some probes
 # Faults that end containers of their host; all others must not.
 DEADLY = frozenset(
@@ -113,6 +114,13 @@ def render(outcome: Outcome) -> str:
     blamed = Counter(attribute(f, outcome.timeline) for f in outcome.failures)
     rows = [(why or "nothing", count) for why, count in blamed.most_common()]
     lines += _table(["explained by", "requests"], rows) if rows else ["None."]
+    others = [
+        f"- {f.began - began:.1f} s, ingress of {f.ingress}, after {f.seconds:.1f} s: {f.text[:160]!r}"
+        for f in outcome.failures
+        if not attribute(f, outcome.timeline).startswith("own host")
+    ]
+    if others:
+        lines += ["", "At an ingress whose own host was not hit:", "", *others[:EXAMPLES_MAX]]
     lines += ["", "## Timeline", ""]
     lines += _table(
         ["began", "healed", "kind", "what"],
