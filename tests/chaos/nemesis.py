@@ -1,7 +1,7 @@
 """Draws faults by a seed, lets several hold at a time, heals each when its time has come.
 
-One thread does it all, so what happens happens in one order. The same seed draws the same kinds,
-hosts and lengths; what they hit depends on the moment, as on any real machine.
+One thread does it all, so what happens happens in one order. Kinds that have happened are drawn
+less often, and some can't happen at a moment: so two runs of a seed are alike only at first.
 """
 
 import random

@@ -115,7 +115,7 @@ def render(outcome: Outcome) -> str:
     rows = [(why or "nothing", count) for why, count in blamed.most_common()]
     lines += _table(["explained by", "requests"], rows) if rows else ["None."]
     others = [
-        f"- {f.began - began:.1f} s, ingress of {f.ingress}, after {f.seconds:.1f} s: {f.text[:160]!r}"
+        f"- {f.began - began:.1f} s, {f.ingress}, after {f.seconds:.1f} s: {f.text[:160]!r}"
         for f in outcome.failures
         if not attribute(f, outcome.timeline).startswith("own host")
     ]
