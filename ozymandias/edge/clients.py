@@ -276,10 +276,15 @@ class ClientConnection(EndingConnection):
             self._pass_body(data)
 
     def upstream_gone(self, pool: Pool, *, was_reused: bool) -> None:
-        """Closed without a byte of an answer: a kept connection may just have ended meanwhile."""
-        if was_reused and self.request.is_replayable and not self._replayed:
+        """Closed without a byte of an answer: once more, if that does no harm and may help.
+
+        A kept connection may just have ended meanwhile; and a host that loses power ends new ones.
+        """
+        has_others = self._backend is not None and len(self._backend.pools) > 1
+        may_help = was_reused or has_others
+        if may_help and self.request.is_replayable and not self._replayed:
             self._replayed = True
-            if self._backend is not None and len(self._backend.pools) > 1:
+            if has_others:
                 self._tried += (pool,)
             self._dispatch_again()
         else:

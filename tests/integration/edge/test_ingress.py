@@ -376,6 +376,31 @@ async def test_kept_connection_that_ended_is_not_an_error():
             assert reply.status == 502  # it may have been carried out: never twice
 
 
+async def test_instance_that_loses_power_before_it_answers():
+    """A GET that got no byte of an answer is sent to another instance; a POST is not, nor twice."""
+
+    async def vanish(reader, writer, state: RawServer) -> None:
+        await read_head(reader, state)
+
+    async with (
+        serving(echo) as port,
+        raw_serving(vanish) as one,
+        raw_serving(vanish) as two,
+        running() as edge,
+        aiohttp.ClientSession() as session,
+    ):
+        edge.route({"a/": [one.port, port], "b/": [one.port, two.port], "c/": [one.port]})
+        for _ in range(10):
+            async with session.get(edge.url, headers={"Host": "a"}) as reply:
+                assert reply.status == 200
+        asked = [(await session.post(edge.url, headers={"Host": "a"})).status for _ in range(10)]
+        assert set(asked) == {200, 502}
+        for host, number in (("b", 2), ("c", 1)):
+            before = one.connections + two.connections
+            assert (await session.get(edge.url, headers={"Host": host})).status == 502
+            assert one.connections + two.connections - before == number
+
+
 async def test_instance_that_dies_in_the_middle():
     """Half an answer never looks like a whole one, however it was framed."""
     answers = {
