@@ -131,7 +131,8 @@ class Witness:
                 continue  # garbage under a name that no node has
             node = self._nodes.setdefault(name, NodeHistory())
             if presence is None:
-                node.absent_since = now
+                if node.absent_since is None:  # else garbage, where nobody was
+                    node.absent_since = now
             else:
                 if node.absent_since is not None or presence.session != node.session:
                     node.session, node.session_since = presence.session, now
