@@ -1,9 +1,8 @@
-"""Starting up is a feature: what `ozy --help` and `ozy ps` may load, and how long that takes."""
+"""Starting up is a feature: what `ozy --help` and `ozy ps` may load. `make bench` has the times."""
 
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -64,19 +63,3 @@ def test_a_press_of_the_tab_key_behind_node_loads_nothing_heavy() -> None:
 def test_the_usual_state_directory_is_the_one_that_is_told() -> None:
     """The command line knows it without loading what keeps the state."""
     assert Path(local.DEFAULT_STATE_DIR) == state.DEFAULT_STATE_DIR
-
-
-def quickest(*arguments: str) -> float:
-    times = []
-    for _ in range(7):
-        started = time.perf_counter()
-        subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
-def test_help_takes_hardly_longer_than_an_empty_program(tmp_path: Path) -> None:
-    """`ozy --help` stays near the time of an empty click program; a bench holds the exact goal."""
-    empty = tmp_path / "empty.py"
-    empty.write_text("import click\n\n@click.group()\ndef cli(): pass\n\ncli()\n")
-    assert quickest("-m", "ozymandias.cli", "--help") < 1.6 * quickest(str(empty), "--help")
