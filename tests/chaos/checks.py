@@ -36,11 +36,22 @@ def pods_of(host: Host) -> set[PodId]:
     return {pod for pod in found if pod is not None}
 
 
+def not_running(host: Host) -> list[str]:
+    """Containers that are there and do not run: after a boot the store alone looks as before."""
+    listed = json.loads(host.podman("ps", "--all", "--format=json") or "[]")
+    return [
+        f"{container['Names'][0]} is {container['State']}"
+        for container in listed
+        if container["State"] != "running"
+    ]
+
+
 def differences(cluster: ChaosCluster) -> list[str]:
     """What is not at rest, by store and podman alone."""
     try:
         _, kvs = cluster.listing()
         pods = each(cluster.hosts, pods_of)
+        idle = [what for found in each(cluster.hosts, not_running) for what in found]
     except (AssertionError, OSError, ValueError) as error:
         return [f"can't be told: {str(error)[:300]}"]
     truth = Truth.of(kvs)
@@ -52,7 +63,7 @@ def differences(cluster: ChaosCluster) -> list[str]:
         if presence.degraded
     ]
     by_node = dict(zip(map(NodeName, cluster.names), pods, strict=True))
-    return absent + degraded + rest.differences(truth, by_node, core)
+    return absent + degraded + idle + rest.differences(truth, by_node, core)
 
 
 def converge(cluster: ChaosCluster, since: float, say: Callable[[str], None]) -> tuple[float, str]:
