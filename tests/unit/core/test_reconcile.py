@@ -344,9 +344,14 @@ def check_settled(model: Model, want: list[Wanted]) -> None:
         memory = model.memory[seen.id]
         spec = model.specs[seen.id]
         failed = {c.name for c in spec.containers if memory.run(c.name).is_failed}
-        for c in spec.containers:
+        stuck = set(failed)
+        for c in start_order(spec.containers):
             run, state = memory.run(c.name), seen.container(c.name)
-            blocked = failed and not run.has_run
+            # What it is to wait for has failed for good; so it waits, before a restart as well.
+            others = {d.container for d in c.depends_on if d.condition is Condition.HEALTHY}
+            blocked = failed and (not run.has_run or others & stuck)
+            if blocked:
+                stuck.add(c.name)
             assert state and (
                 state.state is RUNNING or run.is_completed or run.is_failed or blocked
             )
