@@ -10,7 +10,7 @@ FUZZ_COUNT ?= 100000
 FUZZ_SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d " ")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster \
+.PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster test-hosts \
 	coredns flannel etcd simulate chaos planted bench docs lint types format lock clean
 
 help: ## this list
@@ -37,7 +37,10 @@ test-integration: setup coredns etcd ## one real thing at a time: etcd, podman, 
 	$(ROOT) $(PYTEST) tests/integration
 
 test-cluster: setup coredns flannel ## real daemons on real etcd and podman: kill, restart, heal
-	$(ROOT) $(PYTEST) tests/cluster tests/docs
+	$(ROOT) $(PYTEST) -m "not quiet" tests/cluster tests/docs
+
+test-hosts: setup coredns flannel ## power cuts and partitions on hosts, under load: on a quiet machine
+	$(ROOT) $(PYTEST) -m quiet tests/cluster
 
 coredns: setup ## build the CoreDNS that tests compare with (some minutes once, then cached)
 	@$(ROOT) $(PYTHON) deploy/coredns/build.py >/dev/null

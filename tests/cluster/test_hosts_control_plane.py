@@ -16,7 +16,8 @@ from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
 NODES = ("n1", "n2", "n3")
-pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
+# A cluster comes up within the first test.
+pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
 HOST = "web.default.test"
 IS_LONG = bool(os.environ.get("OZY_LONG"))
 PAUSE_SECONDS = 30.0 if IS_LONG else 12.0  # twice the lease

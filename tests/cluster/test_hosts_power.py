@@ -13,7 +13,8 @@ from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
 NODES = ("n1", "n2", "n3")
-pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
+# A cluster comes up within the first test.
+pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
 TTL_SECONDS = 6.0  # of the nodes' leases
 MOVED_SECONDS_MAX = TTL_SECONDS + 5
 ELECTION_SECONDS_MAX = 3.0  # when etcd's leader goes with the host; every lease then begins anew

@@ -21,7 +21,8 @@ from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
 NODES = ("n1", "n2", "n3")
-pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
+# A cluster comes up within the first test.
+pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
 JOBSPECS = Path(__file__).resolve().parents[2] / "jobspecs" / "system"
 READY_SECONDS_MAX = 90.0
 RETURN_SECONDS_MAX = 40.0

@@ -37,7 +37,7 @@ TTL_SECONDS = 6
 FAILED_MAX = 2  # transactions of one peer
 WAIT_SECONDS_MAX = 60.0
 VICTIM = NodeName("victim")
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.quiet, pytest.mark.timeout(180)]
 
 
 class CountingStore(EtcdStore):
