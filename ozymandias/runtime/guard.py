@@ -56,6 +56,12 @@ class GuardFiles:
                         pods[file.name] = file.read_text().strip()
         return Watch(deadline=deadline, pods=pods)
 
+    def has_pods(self, node: str) -> bool:
+        try:
+            return any((self._top / node / "pods").iterdir())
+        except OSError:
+            return False
+
     def write_deadline(self, node: str, deadline: float) -> None:
         (self._top / node).mkdir(mode=0o700, parents=True, exist_ok=True)
         _replace(self._top / node / "deadline", f"{deadline:.3f}\n")
@@ -98,15 +104,19 @@ class PodGuard:
         self._files = GuardFiles(run_dir)
         self._node = node
         self._group_of = group_of
+        self._deadline = 0.0
 
     def extend(self, deadline: float) -> None:
+        self._deadline = deadline
         # A file that can't be written lets the deadline pass: pods end too early, never too late.
         with contextlib.suppress(OSError):
-            self._files.write_deadline(self._node, deadline)
+            if self._files.has_pods(self._node):  # most nodes have none, and write nothing
+                self._files.write_deadline(self._node, deadline)
 
     async def cover(self, pod: PodId) -> None:
         group = await self._group_of(pod)
         try:
+            self._files.write_deadline(self._node, self._deadline)
             self._files.add(self._node, pod.name, group)
             answer = await asyncio.wait_for(self._ask(pod), ANSWER_SECONDS)
         except (OSError, TimeoutError, EOFError) as error:
