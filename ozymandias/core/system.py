@@ -45,6 +45,7 @@ class Tending:
     current: frozenset[Assigned]
     ready: frozenset[Assigned]
     serving: frozenset[Assigned]
+    spare: int  # healthy ones that may be stopped; fewer with each that is
 
 
 def tending_of(snapshot: Snapshot, record: JobRecord, buckets: Buckets, rooms: Rooms) -> Tending:
@@ -59,6 +60,7 @@ def tending_of(snapshot: Snapshot, record: JobRecord, buckets: Buckets, rooms: R
         current=frozenset(buckets.current),
         ready=frozenset(buckets.ready),
         serving=frozenset(buckets.serving),
+        spare=len(buckets.ready) + len(buckets.serving) - record.current.job.min_available,
     )
 
 
@@ -145,10 +147,13 @@ def tend(tending: Tending) -> list[Edit]:
         here = live.get(name, [])
         if not node.is_alive:
             continue  # what is to be done about it, repair does
-        if reason := why_not(node, tending.job):
-            edits += _leave(tending, node, here, reason)
+        reason = why_not(node, tending.job)
+        if reason and not _stays_for_others(tending, node):
+            edits += [_stop(tending, a, f"{node.name} {reason}") for a in here]
         elif any(a in tending.current for a in here):
             edits += _only_one(tending, here)
+        elif reason:
+            edits += _only_one_old(tending, here, f"{node.name} {reason}")
         elif here:
             to_replace.append(here)
         elif placed := _place(tending, node):
@@ -160,12 +165,15 @@ def tend(tending: Tending) -> list[Edit]:
     return edits + _replace(tending, to_replace)
 
 
-def _leave(tending: Tending, node: Node, here: list[Assigned], reason: str) -> Iterator[Edit]:
-    """A node that is drained keeps them until the others have left."""
-    if node.ledger.drain and not only_system_left(tending.snapshot, node.name):
-        return
-    for assigned in here:
-        yield stop(assigned, f"{node.name} {reason}")
+def _stays_for_others(tending: Tending, node: Node) -> bool:
+    """A node that is drained keeps its own until the others have left."""
+    return bool(node.ledger.drain) and not only_system_left(tending.snapshot, node.name)
+
+
+def _stop(tending: Tending, assigned: Assigned, reason: str) -> Edit:
+    """Healthy ones are counted: each makes fewer of the others dispensable."""
+    tending.spare -= assigned in tending.ready or assigned in tending.serving
+    return stop(assigned, reason)
 
 
 def only_system_left(snapshot: Snapshot, name: NodeName) -> bool:
@@ -186,10 +194,24 @@ def _only_one(tending: Tending, here: list[Assigned]) -> Iterator[Edit]:
     kept = min(current, key=lambda a: (a not in tending.ready, a.slot))
     for extra in current:
         if extra is not kept:
-            yield stop(extra, f"{extra.node} has another one of {extra.job}")
+            yield _stop(tending, extra, f"{extra.node} has another one of {extra.job}")
     for old in here:
         if old not in current and (kept in tending.ready or old not in tending.serving):
-            yield stop(old, f"replaced by version {tending.head.version}")
+            yield _stop(tending, old, f"replaced by version {tending.head.version}")
+
+
+def _only_one_old(tending: Tending, here: list[Assigned], why: str) -> Iterator[Edit]:
+    """No new one can come for now, and still a node has one: of a former service it had several."""
+    for extra in _best_first(tending, here)[1:]:
+        if extra not in tending.serving or tending.spare > 0:
+            yield _stop(tending, extra, f"{why}, and one of {extra.job} is enough there")
+
+
+def _best_first(tending: Tending, old: list[Assigned]) -> list[Assigned]:
+    """One that serves, if there is any; then those that serve nobody."""
+    best = min(old, key=lambda a: (a not in tending.serving, a.slot), default=None)
+    others = sorted((a for a in old if a is not best), key=lambda a: a in tending.serving)
+    return [best, *others] if best else []
 
 
 def _place(tending: Tending, node: Node) -> Placement | None:
@@ -211,44 +233,49 @@ def _place(tending: Tending, node: Node) -> Placement | None:
 
 def _replace(tending: Tending, places: list[list[Assigned]]) -> list[Edit]:
     """In place: those that serve nobody at once, of the others one, healthy before the next."""
-    buckets = tending.buckets
     edits: list[Edit] = []
-    is_halfway = bool(buckets.unready or buckets.waiting)
-    healthy = len(buckets.ready) + len(buckets.serving)
+    is_halfway = bool(tending.buckets.unready or tending.buckets.waiting)
     for here in sorted(places, key=lambda found: any(a in tending.serving for a in found)):
-        old = min(here, key=lambda a: (a not in tending.serving, a.slot))
-        is_serving = old in tending.serving
-        if is_serving and (is_halfway or healthy <= tending.job.min_available):
+        order = _best_first(tending, here)
+        node = tending.snapshot.nodes[order[0].node]
+        room = tending.rooms.get(node.name)
+        if room is None:
+            continue  # when it is well again
+        if not _is_allowed(node, tending.job) or not _makes_room(tending, room, order):
+            why = f"{node.name} can't have version {tending.head.version}"
+            edits += _only_one_old(tending, here, why)
             continue
-        others = sorted((a for a in here if a is not old), key=lambda a: a in tending.serving)
-        order = [old, *others]
-        steps = _replace_one(tending, order, healthy - tending.job.min_available)
-        edits += steps
-        if steps:
+        if order[0] in tending.serving and (is_halfway or tending.spare <= 0):
+            continue
+        if steps := _replace_one(tending, room, order):
+            edits += steps
             is_halfway = True
-            healthy -= sum(a in tending.serving for a in order[: len(steps) - 1])
     return edits
 
 
-def _replace_one(tending: Tending, here: list[Assigned], spare: int) -> list[Edit]:
-    """The first of them is replaced; of the others as many go as have to for that."""
-    old = here[0]
-    room, demand = tending.rooms.get(old.node), tending.demand
-    node = tending.snapshot.nodes[old.node]
-    if room is None or not _is_allowed(node, tending.job):
-        return []
+def _makes_room(tending: Tending, room: Room, here: list[Assigned]) -> list[Assigned]:
+    """As many of them, in order, as have to go before a new one fits; none if it never does."""
     leaving: list[Assigned] = []
+    fits = False
     for assigned in here:
         room.give(assigned.demand, SlotState.WAITING)
         leaving.append(assigned)
-        if room.fits(demand, SlotState.WAITING):
+        if fits := room.fits(tending.demand, SlotState.WAITING):
             break
-    missed = sum(a in tending.serving for a in leaving)
-    if not room.fits(demand, SlotState.WAITING) or missed > max(0, spare):
-        for assigned in leaving:
-            room.take(assigned.demand, SlotState.WAITING)  # it is not stopped after all
+    for assigned in leaving:
+        room.take(assigned.demand, SlotState.WAITING)
+    return leaving if fits else []
+
+
+def _replace_one(tending: Tending, room: Room, here: list[Assigned]) -> list[Edit]:
+    """The first of them is replaced; of the others as many go as have to for that."""
+    old = here[0]
+    leaving = _makes_room(tending, room, here)
+    if sum(a in tending.serving for a in leaving) > max(0, tending.spare):
         return []
-    room.take(demand, SlotState.WAITING)
+    for assigned in leaving:
+        room.give(assigned.demand, SlotState.WAITING)
+    room.take(tending.demand, SlotState.WAITING)
     version = f"version {tending.head.version}"
     placed = Placement(
         node=old.node,
@@ -256,10 +283,11 @@ def _replace_one(tending: Tending, here: list[Assigned], spare: int) -> list[Edi
         reason=f"waits on {old.node} for {old.instance} of version {old.version} to stop",
         score=(),
     )
+    no_room = f"{old.node} has no room for {version} beside it"
     return [
-        stop(old, f"replaced by {version} in its place"),
-        *(stop(a, f"{a.node} has no room for {version} beside it") for a in leaving[1:]),
-        new_instance(tending.job.key, tending.head, old.slot, demand, placed),
+        _stop(tending, old, f"replaced by {version} in its place"),
+        *(_stop(tending, a, no_room) for a in leaving[1:]),
+        new_instance(tending.job.key, tending.head, old.slot, tending.demand, placed),
     ]
 
 

@@ -35,8 +35,13 @@ def differences(truth: Truth, pods: Pods, core: AbstractSet[NodeName]) -> list[s
     for job, head in sorted(truth.heads.items()):
         found += _job(truth, job, head, job in broken)
     found += placeable(truth, core)
+    held = {
+        a.instance for a in truth.assigned() if a.node not in core and a.state is SlotState.STOPPING
+    }  # their successors wait for nodes that never say whether they are gone
     for assigned in truth.assigned():
-        if assigned.node in core:
+        if assigned.node in core and not (
+            assigned.state is SlotState.WAITING and assigned.instance in held
+        ):
             found += _instance(truth, assigned)
     found += _hosts(truth, pods, core)
     return found + _strays(truth, core)

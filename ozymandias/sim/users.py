@@ -21,7 +21,7 @@ MARK = "MARK"  # an environment variable that tells submitted versions apart
 UNCERTAIN = frozenset({"outcome-unknown", "store-unavailable"})
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)  # two that ask for the same are still two
 class Call:
     kind: str  # submit, scale, stop, restart
     key: JobKey
@@ -37,6 +37,14 @@ class Call:
         return f"{self.kind} {self.key}{what}"
 
 
+@dataclass(slots=True, kw_only=True)
+class Deed:
+    """A change of a job, and the call that it is put down to; others may have made it as well."""
+
+    owner: Call
+    others: list[Call]
+
+
 class Users:
     def __init__(
         self, truth: Truth, say: Callable[[str], None], violate: Callable[[str], None]
@@ -45,6 +53,7 @@ class Users:
         self._say = say
         self._violate = violate
         self.calls: list[Call] = []
+        self._deeds: list[Deed] = []
 
     def is_asked(self, kind: str, key: JobKey, but: Call | None = None) -> bool:
         """Whether such a call is under way, or its outcome is unknown; ``but`` is not asked for."""
@@ -71,7 +80,7 @@ class Users:
             slug = error.problem.kind.slug
             self._say(f"{call}: {slug}")
             call.state = "unknown" if slug in UNCERTAIN or was_unknown else "refused"
-            if call.state == "refused" and call.applied:
+            if call.state == "refused" and call.applied and not self._disown(call):
                 self._violate(f"S5 {call} was refused ({slug}) and happened all the same")
         except AssertionError as error:
             call.state = "unknown"
@@ -82,7 +91,7 @@ class Users:
         else:
             call.state = "done"
             self._say(f"{call}: done")
-            if document["changed"] and not call.applied:
+            if document["changed"] and not call.applied and not self._own(call):
                 self._violate(f"S5 {call} was acknowledged and never happened")
 
     def head_changed(
@@ -99,18 +108,39 @@ class Users:
         if before is not None and before.deleting and after and after.uid == before.uid:
             self._violate(f"S5 {job} was stopped and came back")
         matching = [c for c in self.calls if c.key == job and self._asks_for(c, before, after)]
-        fresh = [
-            # Asked twice it may happen twice, if something else happened in between.
-            c
-            for c in matching
-            if c.applied < c.asked and c.state in ("under way", "unknown")
-        ]
-        if fresh:
+        if fresh := self._fresh(matching):
             fresh[0].applied += 1
+            self._deeds.append(Deed(owner=fresh[0], others=fresh[1:]))
         elif matching:
             self._violate(f"S5 {matching[-1]} happened twice, or after it was refused")
         else:
             self._violate(f"S5 {job} changed to {_essence(after)}, which nobody asked for")
+
+    def _fresh(self, calls: list[Call]) -> list[Call]:
+        """Asked twice it may happen twice, if something else happened in between."""
+        return [c for c in calls if c.applied < c.asked and c.state in ("under way", "unknown")]
+
+    def _own(self, call: Call) -> bool:
+        """An answer shows that a change was this call's, not that of one without an answer."""
+        for deed in self._deeds:
+            if call in deed.others and deed.owner.state in ("under way", "unknown"):
+                self._hand_over(deed, call)
+                return True
+        return False
+
+    def _disown(self, call: Call) -> bool:
+        """An answer shows that a change was not this call's; another may have made it."""
+        for deed in self._deeds:
+            if deed.owner is call and (heirs := self._fresh(deed.others)):
+                self._hand_over(deed, heirs[0])
+        return not call.applied
+
+    def _hand_over(self, deed: Deed, heir: Call) -> None:
+        deed.others.remove(heir)
+        deed.others.append(deed.owner)
+        deed.owner.applied -= 1
+        heir.applied += 1
+        deed.owner = heir
 
     def _asks_for(self, call: Call, before: JobHead | None, after: JobHead | None) -> bool:
         if after is None or after.deleting:

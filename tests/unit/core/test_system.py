@@ -237,3 +237,48 @@ def test_several_make_way_where_one_does_not_leave_room() -> None:
     needed = replace(system(memory="3G"), min_available=2)
     snapshot = submitted(settled(submitted(cluster(n1="4G"), job("dns", 3, "1G"))), needed)
     assert plan_system(snapshot) is None, "two have to go, and only one can be missed"
+
+
+def test_where_the_new_one_never_fits_one_old_one_stays() -> None:
+    """A service becomes a system job, and its port belongs to another job on the only node."""
+    snapshot = cluster(n1="4G")
+    snapshot = submitted(snapshot, job("web", 1, host_port=8080), job("dns", 3, "256M"))
+    snapshot = submitted(settled(snapshot), system(host_port=8080))
+    plan = planned(plan_system(snapshot))
+    assert {e.reason for e in plan.edits} == {
+        "n1 can't have version 2, and one of dns is enough there"
+    }
+    snapshot = settled(after(snapshot, plan))
+    assert list(where(snapshot, DNS).values()) == ["n1 v1 running"]
+    assert propose(snapshot, frozenset()) is None
+    snapshot = settled(after(snapshot, plan_stop(snapshot, WEB)))
+    snapshot = settled(after(snapshot, plan_system(snapshot)))
+    assert list(where(snapshot, DNS).values()) == ["n1 v2 running"]
+
+
+def test_surplus_stays_as_far_as_it_can_not_be_missed() -> None:
+    """Two are needed: of three old ones one goes; one that serves nobody goes before it."""
+    snapshot = cluster(n1="4G")
+    snapshot = submitted(snapshot, job("web", 1, host_port=8080), job("dns", 4, "256M"))
+    snapshot = report(settled(snapshot), dns_2=False)
+    snapshot = submitted(snapshot, system(host_port=8080, min_available=2))
+    plan = planned(plan_system(snapshot))
+    assert [e.slot for e in plan.edits] == [2, 1]
+    snapshot = settled(after(snapshot, plan))
+    assert len(where(snapshot, DNS)) == 2
+    assert plan_system(snapshot) is None
+
+
+def test_a_drained_node_keeps_one_for_the_others() -> None:
+    """A service with several instances there becomes a system job while others can't leave."""
+    snapshot = settled(submitted(cluster(n1="4G"), job("dns", 4, "128M"), job("web", 1)))
+    snapshot = submitted(snapshot, system())
+    snapshot = after(snapshot, plan_begin_drain(snapshot, NodeName("n1"), Drain(since=0.0)))
+    plan = planned(plan_system(snapshot))
+    assert plan.edits[0].reason == "n1 is being drained, and one of dns is enough there"
+    snapshot = settled(after(snapshot, plan))
+    assert list(where(snapshot, DNS).values()) == ["n1 v1 running"]
+    assert propose(snapshot, frozenset()) is None
+    snapshot = settled(after(snapshot, plan_stop(snapshot, WEB)))
+    snapshot = settled(after(snapshot, plan_system(snapshot)))
+    assert where(snapshot, DNS) == {}
