@@ -4,10 +4,11 @@ Everything made carries this cluster's and node's labels, and nothing without th
 The daemon owns restarts: podman is told never to restart anything. Nothing is remembered here that
 can't be learnt again from podman, so a daemon that comes back sees what is really there.
 
-    create_pod        volumes, pod, its network (infra container) up, redirects, containers
+    create_pod        pod, volumes, its network (infra container) up, redirects, containers
     start_container   the network again if it is down, redirects anew, the container
     stop_pod          dependants first, each with its own signal and grace; then the network
     remove_pod        kill, remove, then the volumes
+    list_pods         and volumes whose pod is gone are removed: somebody was killed in between
 
 `observation.py` turns podman's lists into ObservedPods, `streams.py` follows logs and exec.
 """
@@ -54,7 +55,7 @@ from ozymandias.runtime.podman_api import (
 from ozymandias.runtime.podspec import Owner, container_name, infra_name
 from ozymandias.runtime.redirect import redirect
 from ozymandias.runtime.volumes import Volumes
-from ozymandias.telemetry import warn
+from ozymandias.telemetry import log, warn
 
 PULL_SECONDS_MAX = 600.0
 EXEC_MARGIN_SECONDS = 5.0  # what podman itself may take around a probe's command
@@ -89,6 +90,8 @@ class PodmanRuntime:
         self._deadline_seconds = deadline_seconds
         self._observer = Observer(self._api, self._owner, host_address)
         self._http: aiohttp.ClientSession | None = None
+        self._creations = 0  # begun so far
+        self._sweeping = asyncio.Lock()
         self.volumes = Volumes(self._api, self._owner, volume_dir=volume_dir, shared_dir=shared_dir)
 
     async def info(self) -> RuntimeInfo:
@@ -96,7 +99,32 @@ class PodmanRuntime:
         return RuntimeInfo(name="podman", version=str((answer or {}).get("Version", "unknown")))
 
     async def list_pods(self) -> tuple[ObservedPod, ...]:
-        return await self._observer.list_pods()
+        left, creations = self.volumes.pods(), self._creations
+        found = await self._observer.list_pods()
+        left -= {pod.id.name for pod in found}
+        if left:
+            await self._sweep(left, creations)
+        return found
+
+    async def _sweep(self, names: set[str], creations: int) -> None:
+        """Volumes go after their pod, and nobody lists a pod that is gone: so they are looked for.
+
+        A pod is made before its volumes, so these are nobody's; but one of that name may just now
+        be made anew. A creation that begins meanwhile waits, and after one that has begun the next
+        listing is soon enough.
+        """
+        async with self._sweeping:
+            for name in sorted(names):
+                if self._creations != creations:
+                    return
+                try:
+                    path = f"/pods/{segment(name)}/exists"
+                    status, _ = await self._api.call("GET", path, accept=(404,))
+                    if status == 404 and self._creations == creations:
+                        await self.volumes.remove(name)
+                        log("volumes.removed", pod=name, reason="its pod is gone")
+                except RuntimeFailed as error:
+                    warn("volumes.leftover", pod=name, reason=str(error))
 
     async def group_of(self, pod: PodId) -> str:
         """The control group of everything that runs in this pod."""
@@ -136,6 +164,9 @@ class PodmanRuntime:
             raise ImageMissing(f"{image} could not be pulled: {failure}")
 
     async def create_pod(self, pod: Pod) -> None:
+        self._creations += 1
+        async with self._sweeping:
+            pass  # what is being removed now may bear this pod's name
         await self._remove_leftover(pod.id)
         for container in pod.containers:
             for port in container.ports:
@@ -155,7 +186,7 @@ class PodmanRuntime:
         path = f"/pods/{segment(pod.name)}/exists"
         status, _ = await self._api.call("GET", path, accept=(404,))
         if status == 404:
-            await self.volumes.remove(pod)
+            await self.volumes.remove(pod.name)
         else:
             await self.remove_pod(pod)
 
@@ -167,8 +198,8 @@ class PodmanRuntime:
             dns_server=self._dns_server,
             dns_search=f"{pod.id.namespace}.{self._domain}",
         )
-        mounts = {c.name: await self.volumes.prepare(pod, c) for c in pod.containers}
         await self._api.call("POST", "/pods/create", body=spec)
+        mounts = {c.name: await self.volumes.prepare(pod, c) for c in pod.containers}
         await self._start_network(pod.id, podspec.redirects_of(pod.containers))
         for container in pod.containers:
             body = podspec.container_spec(pod, container, self._owner, mounts[container.name])
@@ -243,7 +274,7 @@ class PodmanRuntime:
         await self._insist(
             "DELETE", f"/pods/{segment(pod.name)}", query={"force": True, "timeout": 0}
         )
-        await self.volumes.remove(pod)
+        await self.volumes.remove(pod.name)
 
     async def _insist(self, method: str, path: str, **arguments: Any) -> None:
         """Ending what ends by itself at that very moment fails in podman: then try again."""

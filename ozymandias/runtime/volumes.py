@@ -34,6 +34,7 @@ MKFS_SECONDS_MAX = 60.0
 NAME_MAX = 200  # podman makes a directory of a volume's name
 KEPT_DIRECTORY = "kept"
 
+_POD = re.compile(r"-\d+-v\d+\.\d+-[^-]+$")  # the end of a pod's name: slot, version, uid
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,250}")
 
 
@@ -56,10 +57,18 @@ class Volumes:
                 mounts.append(Mount(path=volume.path, volume=name))
         return tuple(mounts)
 
-    async def remove(self, pod: PodId) -> None:
-        """Remove the pod's volumes, less the kept ones. The pod must be gone."""
+    def pods(self) -> set[str]:
+        """Names of this node's pods that have volumes, or had: the directory is the last to go."""
+        try:
+            names = [entry.name for entry in self._volume_dir.iterdir()]
+        except OSError:
+            return set()
+        return {n for n in names if n.startswith(f"{self._owner.node}-") and _POD.search(n)}
+
+    async def remove(self, pod: str) -> None:
+        """Remove the volumes of the pod of that name, less the kept ones. It must be gone."""
         await self._remove_labelled(VOLUME_OF, self._pod_label(pod))
-        _remove_tree(self._volume_dir, _checked(pod.name))
+        _remove_tree(self._volume_dir, _checked(pod))
 
     async def remove_all(self) -> None:
         """Every local volume of this node, the kept ones too: its cluster is being taken down."""
@@ -84,7 +93,7 @@ class Volumes:
             folders = [pod.name]
             file = f"{'.'.join(parts)}.img"
             name = _short(".".join([pod.name, *parts]))
-            labels[VOLUME_OF] = self._pod_label(pod)
+            labels[VOLUME_OF] = self._pod_label(pod.name)
         directory = make_directories(self._volume_dir, folders)
         image = directory / file
         if not image.exists():
@@ -111,8 +120,8 @@ class Volumes:
                 path = f"/volumes/{segment(volume['Name'])}"
                 await self._api.call("DELETE", path, query={"force": True}, accept=(404,))
 
-    def _pod_label(self, pod: PodId) -> str:
-        return f"{self._owner.cluster}/{pod.name}"
+    def _pod_label(self, pod: str) -> str:
+        return f"{self._owner.cluster}/{pod}"
 
 
 async def _make_file_system(image: Path, volume: Volume) -> None:

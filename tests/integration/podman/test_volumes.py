@@ -1,6 +1,8 @@
 """Local volumes have a real limit and go with their instance; shared ones are seen by all."""
 
+import asyncio
 import subprocess
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +122,50 @@ async def test_full_disk_is_a_reason_and_leaves_nothing(kit: PodmanKit, tmp_path
     finally:
         await runtime.aclose()
         subprocess.run(["umount", tmp_path], check=True)
+
+
+async def test_volumes_of_a_pod_that_is_gone_are_removed(kit: PodmanKit) -> None:
+    """A daemon killed between a pod's removal and its volumes' leaves what the next one removes."""
+    gone, stays = make_pod(using(local(), "true")), make_pod(using(local(), "true"), slot=1)
+    await kit.runtime.create_pod(gone)
+    await kit.runtime.create_pod(stays)
+    kit.site.service.podman("pod", "rm", "--force", "--time=0", gone.id.name)
+    foreign = kit.site.directory / "volumes" / "lost+found"
+    foreign.mkdir()
+    try:
+        async with aclosing(kit.site.runtime()) as runtime:
+            listed = await runtime.list_pods()
+        assert [pod.id for pod in listed] == [stays.id]
+        assert kit.runtime.volumes.pods() == {stays.id.name}
+        volumes = kit.site.service.podman("volume", "ls", "--quiet")
+        assert gone.id.name not in volumes
+        assert stays.id.name in volumes
+        assert foreign.exists()
+    finally:
+        foreign.rmdir()
+
+
+async def test_volumes_of_a_pod_in_the_making_are_left_alone(kit: PodmanKit) -> None:
+    """Listing all the while, as a daemon does, takes nothing from pods that are being made."""
+    pods = [make_pod(using(local(), "true"), slot=slot) for slot in range(4)]
+    done = asyncio.Event()
+
+    async def look() -> int:
+        looks = 0
+        while not done.is_set():
+            await kit.runtime.list_pods()
+            looks += 1
+        return looks
+
+    async with asyncio.TaskGroup() as group:
+        looking = group.create_task(look())
+        for pod in pods:
+            await kit.runtime.create_pod(pod)
+            await kit.runtime.create_pod(pod)  # anew, over what there is
+        done.set()
+    assert looking.result() > len(pods)
+    assert kit.runtime.volumes.pods() == {pod.id.name for pod in pods}
+    assert all(pod.is_complete for pod in await kit.runtime.list_pods())
 
 
 async def test_links_made_by_containers_lead_nowhere(kit: PodmanKit) -> None:
