@@ -17,12 +17,16 @@ from ozymandias.cluster.programs import Setting
 from ozymandias.ports import KV
 from tests.cluster.hosts import programs
 from tests.cluster.hosts.cluster import HostCluster
+from tests.cluster.hosts.host import Host
 from tests.cluster.hosts.hosts import Hosts
+from tests.cluster.hosts.process import Process
 
 DISK_MEGABYTES = 96
 DISK = "/var/lib/ozymandias"
 LEASE_SECONDS = 6
 KEEPER_SECONDS = 0.5
+FLANNEL_SECONDS_MAX = 15.0  # to write the subnet: TimeoutStartSec of its unit
+SUBNET_FILE = "/run/flannel/subnet.env"
 
 
 class ChaosCluster(HostCluster):
@@ -87,8 +91,11 @@ class ChaosCluster(HostCluster):
 
     def _keep(self) -> None:
         seen: dict[tuple[str, str], float] = {}
+        began: dict[Process, float] = {}  # flannelds that have not told a subnet yet
         while not self._stop.wait(KEEPER_SECONDS):
             for host in self.hosts:
+                with self.lock:
+                    self._end_slow_flanneld(host, began)
                 for name in programs.NAMES:
                     if name == "etcd" and host not in self.members:
                         continue
@@ -100,6 +107,17 @@ class ChaosCluster(HostCluster):
                         ):
                             self._start_again(host.name, name)
                             seen.pop((host.name, name), None)
+
+    def _end_slow_flanneld(self, host: Host, began: dict[Process, float]) -> None:
+        """One that does not get ready in time is ended, as its unit asks of systemd."""
+        flanneld = host.processes.get("flanneld")
+        if flanneld is None or not flanneld.is_running or not host.has_power:
+            return
+        since = began.setdefault(flanneld, time.monotonic())
+        if host.path(SUBNET_FILE).exists():
+            began[flanneld] = float("inf")
+        elif time.monotonic() - since > FLANNEL_SECONDS_MAX:
+            flanneld.kill()
 
     def _is_down(self, host: str, name: str) -> bool:
         if host in self.off or (host, name) in self.held or not self.hosts[host].has_power:
