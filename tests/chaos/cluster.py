@@ -16,7 +16,7 @@ from typing import Any
 from ozymandias.cluster.programs import Setting
 from ozymandias.ports import KV
 from tests.cluster.hosts import programs
-from tests.cluster.hosts.cluster import HostCluster
+from tests.cluster.hosts.cluster import SUBNET_FILE, HostCluster
 from tests.cluster.hosts.host import Host
 from tests.cluster.hosts.hosts import Hosts
 from tests.cluster.hosts.process import Process
@@ -26,7 +26,6 @@ DISK = "/var/lib/ozymandias"
 LEASE_SECONDS = 6
 KEEPER_SECONDS = 0.5
 FLANNEL_SECONDS_MAX = 15.0  # to write the subnet: TimeoutStartSec of its unit
-SUBNET_FILE = "/run/flannel/subnet.env"
 
 
 class ChaosCluster(HostCluster):

@@ -33,6 +33,7 @@ from tests.cluster.hosts.hosts import Hosts, each
 from tests.cluster.kit import Answer, Cluster, until
 
 SOCKET = "/var/lib/ozymandias/api.sock"
+SUBNET_FILE = "/run/flannel/subnet.env"
 MEMBERS_MAX = 3
 UP_SECONDS_MAX = 60.0
 More = Mapping[str, dict[str, Setting]]
@@ -75,8 +76,16 @@ class HostCluster(Cluster):
         put = ("etcdctl", "put", programs.FLANNEL_KEY, programs.flannel_network())
         until(lambda: self.members[0].run(*put, check=False).returncode == 0, say="etcd answers")
         self.start_each("flanneld")
+        until(self._has_subnets, seconds=UP_SECONDS_MAX, say="every host has a subnet")
         self.wait_ready(*(host.name for host in self.hosts))
         return self
+
+    def _has_subnets(self) -> bool:
+        """A flanneld whose subnet another one took at that moment ends, and is started again."""
+        for host in self.hosts:
+            if not host.processes["flanneld"].is_running:
+                self.start(host.name, "flanneld")
+        return all(host.path(SUBNET_FILE).exists() for host in self.hosts)
 
     def _write_files(self, host: Host) -> None:
         programs.write_files(host, self.members, self._more)
