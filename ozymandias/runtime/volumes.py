@@ -13,6 +13,7 @@ Containers write inside volumes only. The directories above are root's alone, ev
 is a checked name, and directories are opened without following links.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from ozymandias.model.job import Container, Volume, VolumeKind
 from ozymandias.model.pod import Pod, PodId
+from ozymandias.model.units import format_size
 from ozymandias.ports import RuntimeFailed
 from ozymandias.runtime.commands import run
 from ozymandias.runtime.podman_api import PodmanApi, filters, segment
@@ -94,10 +96,15 @@ class Volumes:
             file = f"{'.'.join(parts)}.img"
             name = _short(".".join([pod.name, *parts]))
             labels[VOLUME_OF] = self._pod_label(pod.name)
-        directory = make_directories(self._volume_dir, folders)
-        image = directory / file
-        if not image.exists():
-            await _make_file_system(image, volume)
+        image = self._volume_dir.joinpath(*folders, file)
+        try:
+            make_directories(self._volume_dir, folders)
+            if not image.exists():
+                await _make_file_system(image, volume)
+        except RuntimeFailed as error:
+            if os.strerror(errno.ENOSPC) not in str(error):
+                raise
+            raise RuntimeFailed(self._no_room(volume)) from error
         status, _ = await self._api.call("GET", f"/volumes/{segment(name)}/json", accept=(404,))
         if status == 404:
             options = {"type": "ext4", "device": str(image), "o": "loop,nosuid,nodev"}
@@ -119,6 +126,15 @@ class Volumes:
             if (volume.get("Labels") or {}).get(label) == value:
                 path = f"/volumes/{segment(volume['Name'])}"
                 await self._api.call("DELETE", path, query={"force": True}, accept=(404,))
+
+    def _no_room(self, volume: Volume) -> str:
+        """Where room is to be made, and how much: what mkfs says of it names neither."""
+        found = os.statvfs(self._volume_dir)
+        free = format_size(found.f_bavail * found.f_frsize)
+        return (
+            f"No space left on the disk below {self._volume_dir}: "
+            f"{format_size(volume.space_bytes)} wanted for volume {volume.name}, {free} free"
+        )
 
     def _pod_label(self, pod: str) -> str:
         return f"{self._owner.cluster}/{pod}"
