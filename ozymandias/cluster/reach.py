@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from ozymandias.cluster.state import LocalCluster
-from ozymandias.problems import LOCAL_CLUSTER, ProblemError
+from ozymandias.problems import LOCAL_CLUSTER, Kind, ProblemError
 
 API_SECONDS_MAX = 2.0
 ANSWER_SIZE_MAX_BYTES = 4 * 2**20
 
 
-def ask_supervisor(cluster: LocalCluster, *, timeout: float = 5.0, **request: Any) -> Any:
-    """One request to the supervisor; its answer. OSError when it does not answer."""
+def ask(path: Path, kind: Kind, *, timeout: float, **request: Any) -> Any:
+    """One request to the supervisor at that socket; its answer. OSError when there is none."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
-        connection.connect(str(cluster.supervisor_socket))
+        connection.connect(str(path))
         connection.sendall(json.dumps(request).encode() + b"\n")
         with connection.makefile("rb") as stream:
             line = stream.readline(ANSWER_SIZE_MAX_BYTES)
@@ -33,8 +33,12 @@ def ask_supervisor(cluster: LocalCluster, *, timeout: float = 5.0, **request: An
         raise ConnectionError("the supervisor closed the connection")
     answer = json.loads(line)
     if "error" in answer:
-        raise ProblemError(LOCAL_CLUSTER(f"The supervisor refused: {answer['error']}."))
+        raise ProblemError(kind(f"The supervisor refused: {answer['error']}."))
     return answer
+
+
+def ask_supervisor(cluster: LocalCluster, *, timeout: float = 5.0, **request: Any) -> Any:
+    return ask(cluster.supervisor_socket, LOCAL_CLUSTER, timeout=timeout, **request)
 
 
 def is_supervised(cluster: LocalCluster) -> bool:

@@ -4,22 +4,19 @@ Both do the same four things to a service: start it now and with the host, start
 for good, and say whether it runs. Nothing waits for readiness here; `waits.py` does.
 """
 
-import json
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from ozymandias.cluster import programs
+from ozymandias.cluster import programs, reach
 from ozymandias.cluster.founding.record import Places
 from ozymandias.cluster.founding.services import Service
 from ozymandias.problems import HOST_CLUSTER, ProblemError
 
 COMMAND_SECONDS_MAX = 90.0
 SUPERVISOR_SECONDS_MAX = 20.0
-ANSWER_BYTES_MAX = 2**20
 LOG_LINES_SHOWN = 12
 
 
@@ -174,15 +171,5 @@ class Supervised:
             time.sleep(0.05)
 
     def _ask(self, **request: Any) -> Any:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(SUPERVISOR_SECONDS_MAX)
-            connection.connect(str(self._places.supervisor_socket))
-            connection.sendall(json.dumps(request).encode() + b"\n")
-            with connection.makefile("rb") as stream:
-                line = stream.readline(ANSWER_BYTES_MAX)
-        if not line:
-            raise ConnectionError("the supervisor closed the connection")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise ProblemError(HOST_CLUSTER(f"The supervisor refused: {answer['error']}."))
-        return answer
+        path = self._places.supervisor_socket
+        return reach.ask(path, HOST_CLUSTER, timeout=SUPERVISOR_SECONDS_MAX, **request)

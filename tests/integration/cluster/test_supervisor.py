@@ -1,11 +1,15 @@
-"""The supervisor with real, small programs: started, started anew, killed, ended."""
+"""The supervisors with real, small programs: started, started anew, killed, ended.
+
+What both have in common is tested of the one of `ozy up`, or of both.
+"""
 
 import asyncio
 import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +17,14 @@ from typing import Any
 
 import pytest
 
-from ozymandias.cluster import reach
+from ozymandias.cluster import reach, supervision
+from ozymandias.cluster.founding import record, supervise
+from ozymandias.cluster.founding.record import ClusterSettings, HostRecord, Places
 from ozymandias.cluster.programs import Program
 from ozymandias.cluster.state import Processes
+from ozymandias.cluster.supervision import Supervision
 from ozymandias.cluster.supervisor import Supervisor
+from ozymandias.problems import HOST_CLUSTER, ProblemError
 from tests.unit.cluster.test_state import a_cluster
 
 DEADLINE_SECONDS = 20.0
@@ -41,27 +49,76 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
+async def running(supervisor: Supervision, socket: Path) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(supervisor.run())
+        try:
+            await until(socket.exists)
+            yield
+        finally:
+            supervisor.stopping.set()
+            await task
+
+
+@asynccontextmanager
 async def supervised(directory: Path, *wanted: Program) -> AsyncIterator[Supervisor]:
+    """As `ozy up` has it."""
     cluster = replace(a_cluster(directory), id=f"test-{os.getpid()}-{directory.name[-20:]}")
     cluster.save()
-    cluster.logs.mkdir()
     cluster.run_dir.mkdir(parents=True)
     supervisor = Supervisor(cluster, wanted)
     try:
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(supervisor.run())
-            try:
-                await until(cluster.supervisor_socket.exists)
-                yield supervisor
-            finally:
-                supervisor.stopping.set()
-                await running
+        async with running(supervisor, cluster.supervisor_socket):
+            yield supervisor
     finally:
         shutil.rmtree(cluster.run_dir, ignore_errors=True)
 
 
 async def ask(supervisor: Supervisor, **request: Any) -> Any:
     return await asyncio.to_thread(reach.ask_supervisor, supervisor.cluster, **request)
+
+
+def etcd_script(directory: Path, word: str) -> None:
+    script = directory / "etcd"
+    script.write_text(f"#!/bin/sh\necho {word}\nexec sleep 600\n")
+    script.chmod(0o755)
+
+
+class Host:
+    """A founded host whose etcd is a script of ours. Its root's path is short: a socket's is."""
+
+    def __init__(self, root: Path) -> None:
+        self.places = Places(root=root)
+        self.places.run.mkdir(parents=True)
+        self.places.state.mkdir(parents=True)
+        etcd_script(root, "up")
+        settings = ClusterSettings(id="c1", network="bridge", dns="builtin")
+        made = HostRecord(cluster=settings, name="h1", address="127.0.0.1", bin_dirs=(str(root),))
+        record.save(self.places, made)
+
+    @property
+    def log(self) -> str:
+        file = self.places.logs / "etcd.log"
+        return file.read_text() if file.exists() else ""
+
+    async def ask(self, **request: Any) -> Any:
+        path = self.places.supervisor_socket
+        return await asyncio.to_thread(reach.ask, path, HOST_CLUSTER, timeout=20.0, **request)
+
+    @asynccontextmanager
+    async def booted(self) -> AsyncIterator[supervise.Supervisor]:
+        supervisor = supervise.Supervisor(self.places)
+        async with running(supervisor, self.places.supervisor_socket):
+            yield supervisor
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with tempfile.TemporaryDirectory(prefix="ozy-host-") as root:
+        yield Host(Path(root))
+
+
+# As `ozy up` has it -------------------------------------------------------------------------------
 
 
 async def test_what_dies_is_started_again(tmp_path: Path) -> None:
@@ -135,3 +192,124 @@ async def test_nonsense_is_answered_as_such(tmp_path: Path, line: bytes) -> None
         assert b"error" in await reader.readline()
         writer.close()
         assert (await ask(supervisor, do="status"))["programs"] == []
+
+
+# As a founded host has it -------------------------------------------------------------------------
+
+
+async def test_a_service_runs_from_start_to_stop(host: Host) -> None:
+    """`start` starts it, `stop` ends it for good, and a name that is no service's is refused."""
+    async with host.booted() as supervisor:
+        assert (await host.ask(do="status"))["programs"] == []
+        await host.ask(do="start", name="etcd")
+        await until(lambda: "up" in host.log)
+        await host.ask(do="stop", name="etcd")
+        assert supervisor.children["etcd"].process is None
+        assert supervisor.children["etcd"].failures == 0
+        with pytest.raises(ProblemError, match="refused"):
+            await host.ask(do="start", name="nonsense")
+
+
+async def test_a_restart_takes_new_settings_and_is_no_failure(host: Host) -> None:
+    """A restart starts the program as the record now has it, without back-off."""
+    async with host.booted() as supervisor:
+        await host.ask(do="start", name="etcd")
+        await until(lambda: "up" in host.log)
+        other = host.places.root / "other"
+        other.mkdir()
+        etcd_script(other, "anew")
+        found = record.load(host.places)
+        assert found is not None
+        record.save(host.places, replace(found, bin_dirs=(str(other),)))
+        await host.ask(do="restart", name="etcd")
+        await until(lambda: "anew" in host.log)
+        child = supervisor.children["etcd"]
+        assert (child.starts, child.failures) == (2, 0)
+
+
+async def test_a_boot_starts_what_ran(host: Host) -> None:
+    """What was started and not stopped is started again by the next supervisor."""
+    async with host.booted():
+        await host.ask(do="start", name="etcd")
+        await host.ask(do="start", name="podman")
+        await host.ask(do="stop", name="podman")
+        await until(lambda: host.log.count("up") == 1)
+    async with host.booted() as supervisor:
+        assert list(supervisor.children) == ["etcd"]
+        await until(lambda: host.log.count("up") == 2)
+
+
+async def test_a_damaged_record_at_a_boot_is_not_the_end(host: Host) -> None:
+    """The supervisor lives, says why nothing starts, and starts it once the record is mended."""
+    async with host.booted():
+        await host.ask(do="start", name="etcd")
+        await until(lambda: host.log.count("up") == 1)
+    whole = host.places.record.read_text()
+    host.places.record.write_text(whole[:20])
+    async with host.booted() as supervisor:
+        child = supervisor.children["etcd"]
+        await until(lambda: child.failures >= 2)
+        assert "can't be read" in (await host.ask(do="status"))["programs"][0]["last_exit"]
+        with pytest.raises(ProblemError, match="can't be read"):
+            await host.ask(do="start", name="podman")
+        host.places.record.write_text(whole)
+        await until(lambda: host.log.count("up") == 2)
+
+
+# Both ---------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def one_program(kind: str, directory: Path, host: Host) -> AsyncIterator[Supervision]:
+    """Either supervisor, with one program that runs."""
+    if kind == "local":
+        async with supervised(directory, program("etcd", SLEEPER)) as supervisor:
+            await until(lambda: supervisor.children["etcd"].process is not None)
+            yield supervisor
+    else:
+        async with host.booted() as founded:
+            await host.ask(do="start", name="etcd")
+            await until(lambda: founded.children["etcd"].process is not None)
+            yield founded
+
+
+@pytest.mark.parametrize("kind", ["local", "host"])
+async def test_what_could_not_be_written_down_is_tried_again(
+    kind: str, tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that takes nothing ends nobody; once it does, it is told what runs."""
+    monkeypatch.setattr(supervision, "UPKEEP_SECONDS", 0.05)
+    async with one_program(kind, tmp_path, host) as supervisor:
+        child = supervisor.children["etcd"]
+        records = tmp_path if kind == "local" else host.places.run
+        file = records / "processes.json"
+        await until(lambda: Processes.load(records).by_name.get("etcd") == child.process)
+        file.unlink()
+        (file / "in the way").mkdir(parents=True)
+        first = child.process
+        assert first is not None
+        first.kill(signal.SIGKILL)
+        await until(lambda: child.process not in (None, first))
+        assert not supervisor.is_recorded
+        shutil.rmtree(file)
+        await until(lambda: supervisor.is_recorded)
+        assert Processes.load(records).by_name["etcd"] == child.process
+
+
+@pytest.mark.parametrize("kind", ["local", "host"])
+async def test_a_log_does_not_grow_without_bound(
+    kind: str, tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond its size it moves aside, and the program goes on writing to the same file."""
+    monkeypatch.setattr(supervision, "UPKEEP_SECONDS", 0.05)
+    monkeypatch.setattr(supervision, "LOG_SIZE_MAX_BYTES", 1000)
+    async with one_program(kind, tmp_path, host):
+        logs = tmp_path / "logs" if kind == "local" else host.places.logs
+        log = logs / "etcd.log"
+        await until(lambda: "up" in log.read_text())
+        number = log.stat().st_ino
+        with log.open("ab") as stream:
+            stream.write(b"x" * 3000)
+        await until(lambda: log.stat().st_size == 0)
+        assert log.stat().st_ino == number
+        assert (logs / "etcd.log.1").read_bytes() == b"x" * 1000

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 from ozymandias.cluster import programs, remains
-from ozymandias.cluster.supervisor import (
+from ozymandias.cluster.supervision import (
     BACKOFF_FIRST_SECONDS,
     BACKOFF_MAX_SECONDS,
     backoff_seconds,
