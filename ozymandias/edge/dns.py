@@ -4,7 +4,7 @@
                                     {"host": "10.1.2.3", "ttl": 5}
 
 What comes from the store is checked here: a key or value that makes no sense is no record. Values
-are written by `store.names`.
+and keys are written by the store (`store.names`, `store.keys`).
 """
 
 import ipaddress
@@ -18,12 +18,6 @@ TTL_SECONDS_MAX = 3600
 LABEL_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 LABEL_LENGTH_MAX = 63
 NAME_LENGTH_MAX = 253
-
-
-def key_of(name: str) -> bytes:
-    """The key of a record; ValueError if it is not a name."""
-    labels = checked_name(name).split(".")
-    return PREFIX + "/".join(reversed(labels)).encode()
 
 
 def name_of(key: bytes) -> str:

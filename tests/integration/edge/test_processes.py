@@ -19,7 +19,6 @@ import dns.rcode
 import pytest
 from aiohttp import web
 
-from ozymandias.edge import dns as layout
 from ozymandias.model.instance import Group, InstanceState, InstanceStatus, Slots, SlotState
 from ozymandias.model.job import Container, Job, JobHead, JobKey, JobName, JobVersion, Port
 from ozymandias.model.node import Demand, NodeName
@@ -233,7 +232,7 @@ def records(count: int) -> list[Put]:
         for slot in range(count)
         for port, p in (("", 0), ("._80._tcp", 80))
     ]
-    return [Put(layout.key_of(record.name), value_of(record)) for record in found]
+    return [Put(keys.dns(record.name), value_of(record)) for record in found]
 
 
 async def test_dns_follows_the_store(etcd: EtcdCluster, tmp_path: Path):
@@ -265,16 +264,16 @@ async def test_dns_follows_the_store(etcd: EtcdCluster, tmp_path: Path):
             await wait_for(ask("web.default"), ["10.1.0.0", "10.1.0.1", "10.1.0.2"])
             assert await ask("2.web.default")() == ["10.1.0.2"]
             assert len(await ask("_80._tcp.web.default", "SRV")()) == 3
-            await store.txn((), [Delete(layout.key_of("1.web.default.ozy.internal"))])
-            await store.txn((), [Delete(layout.key_of("1._80._tcp.web.default.ozy.internal"))])
+            await store.txn((), [Delete(keys.dns("1.web.default.ozy.internal"))])
+            await store.txn((), [Delete(keys.dns("1._80._tcp.web.default.ozy.internal"))])
             await wait_for(ask("web.default"), ["10.1.0.0", "10.1.0.2"])
             etcd.kill(0)
             await asyncio.sleep(1.0)
             for _ in range(20):
                 assert await ask("web.default")() == ["10.1.0.0", "10.1.0.2"]
             etcd.restart(0)
-            await store.txn((), [Delete(layout.key_of("0.web.default.ozy.internal"))])
-            await store.txn((), [Delete(layout.key_of("0._80._tcp.web.default.ozy.internal"))])
+            await store.txn((), [Delete(keys.dns("0.web.default.ozy.internal"))])
+            await store.txn((), [Delete(keys.dns("0._80._tcp.web.default.ozy.internal"))])
             await wait_for(ask("web.default"), ["10.1.0.2"])
 
 

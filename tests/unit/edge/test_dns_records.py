@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ozymandias.daemon.dns import Records
-from ozymandias.edge import dns as layout
 from ozymandias.edge.forwarder import Forwarder
 from ozymandias.edge.responder import Responder
 from ozymandias.edge.wire import name_wire, question_end
 from ozymandias.edge.zone import Zone
 from ozymandias.model.routing import DnsRecord
 from ozymandias.ports import KV, Event
+from ozymandias.store import keys
 from ozymandias.store.names import value_of
 
 HOLD_SECONDS = 30.0
@@ -25,14 +25,14 @@ def entry(job: int, slot: int, address: str = "10.0.0.1") -> DnsRecord:
 
 
 def event(record: DnsRecord, *, deleted: bool = False, value: bytes | None = None) -> Event:
-    key = layout.key_of(record.name)
+    key = keys.dns(record.name)
     found = b"" if deleted else value_of(record) if value is None else value
     kv = KV(key, found, 1, 1, 1, 0)
     return Event(kv=kv, deleted=deleted)
 
 
 def pair(record: DnsRecord) -> tuple[bytes, bytes]:
-    return layout.key_of(record.name), value_of(record)
+    return keys.dns(record.name), value_of(record)
 
 
 @pytest.fixture
