@@ -27,7 +27,7 @@ from ozymandias.edge.framing import (
     request_head,
 )
 from ozymandias.edge.headers import Malformed
-from ozymandias.edge.limits import PIPELINE_BYTES_MAX
+from ozymandias.edge.limits import LOOK_SECONDS, PIPELINE_BYTES_MAX
 from ozymandias.edge.quick import quick_request
 from ozymandias.edge.traffic import now
 from ozymandias.edge.upstreams import Backend, Pool
@@ -43,6 +43,8 @@ from ozymandias.problems import (
 if TYPE_CHECKING:
     from ozymandias.edge.http import Ingress
     from ozymandias.edge.responses import UpstreamConnection
+
+VANISHED = "had the request when its host fell silent; whether it was carried out is not known"
 
 
 class ClientConnection(EndingConnection):
@@ -107,7 +109,9 @@ class ClientConnection(EndingConnection):
     def pause_writing(self) -> None:
         if self.upstream is not None:
             self.upstream.hold()
-        self.deadline = self.ingress.now + self.ingress.limits.stall_seconds
+            self._allow(self.ingress.limits.stall_seconds)
+        else:
+            self.deadline = self.ingress.now + self.ingress.limits.stall_seconds
 
     def resume_writing(self) -> None:
         if self.upstream is not None:
@@ -249,44 +253,50 @@ class ClientConnection(EndingConnection):
             assert self._backend is not None
             self._no_instance(self._backend)
         else:
-            self._dispatch_again()
+            self._backend = self._newest_backend()
+            self._dispatch(self._backend)
 
-    def _dispatch_again(self) -> None:
+    def _newest_backend(self) -> Backend:
         """By the newest table: what just failed may have left it."""
         table = self.ingress.table
         backend = table.find(self.request.host, self.request.target) if table else None
-        self._backend = backend = backend or self._backend
+        backend = backend or self._backend
         assert backend is not None
-        self._dispatch(backend)
+        return backend
 
     def attach(self, connection: "UpstreamConnection") -> None:
         """An open connection, whose pool counts this request already."""
         self.upstream = connection
         connection.begin(self)
         connection.send(self.request.wire)
+        limits = self.ingress.limits
+        self.deadline = self.ingress.now + LOOK_SECONDS
         if self.has_sent_all:
-            self.deadline = self.ingress.now + self.ingress.limits.response_seconds
+            self._allow(limits.response_seconds)
             return
         self._progress = 0
-        self._body = RequestBody(self.request.length, self.ingress.limits.body_bytes_max)
-        self.deadline = self.ingress.now + self.ingress.limits.body_seconds
+        self._body = RequestBody(self.request.length, limits.body_bytes_max)
+        self._allow(limits.body_seconds)
         self.release_reading()
         if self._buffer:
             data, self._buffer = self._buffer, b""
             self._pass_body(data)
 
-    def upstream_gone(self, pool: Pool, *, was_reused: bool) -> None:
-        """Closed without a byte of an answer: once more, if that does no harm and may help.
+    def upstream_gone(self, pool: Pool, *, was_reused: bool, has_vanished: bool) -> None:
+        """Ended without a byte of an answer: once more, if that does no harm and may help.
 
         A kept connection may just have ended meanwhile; and a host that loses power ends new ones.
         """
-        has_others = self._backend is not None and len(self._backend.pools) > 1
+        self._backend = backend = self._newest_backend()
+        has_others = any(other is not pool for other in backend.pools)
         may_help = was_reused or has_others
         if may_help and self.request.is_replayable and not self._replayed:
             self._replayed = True
             if has_others:
                 self._tried += (pool,)
-            self._dispatch_again()
+            self._dispatch(backend)
+        elif has_vanished:
+            self.upstream_failed(VANISHED)
         else:
             self.upstream_failed("closed the connection without an answer")
 
@@ -299,7 +309,7 @@ class ClientConnection(EndingConnection):
         if self._progress >= self.ingress.limits.body_progress_bytes:
             self._progress = 0
             if self._state == REQUEST:
-                self.deadline = self.ingress.now + self.ingress.limits.body_seconds
+                self._allow(self.ingress.limits.body_seconds)
         try:
             out = body.feed(data)
         except Malformed as error:
@@ -316,7 +326,7 @@ class ClientConnection(EndingConnection):
         self.has_sent_all = True
         self._body = None
         if self._state == REQUEST:
-            self.deadline = self.ingress.now + self.ingress.limits.response_seconds
+            self._allow(self.ingress.limits.response_seconds)
 
     # Passing the response ------------------------------------------------------------------
 

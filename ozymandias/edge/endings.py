@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ozymandias.edge.answers import answer
 from ozymandias.edge.framing import Request
-from ozymandias.edge.limits import LINGER_SECONDS, QUIET_SECONDS
+from ozymandias.edge.limits import LINGER_SECONDS
 from ozymandias.edge.traffic import now
 from ozymandias.edge.upstreams import Backend
 from ozymandias.problems import (
@@ -42,8 +42,8 @@ class EndingConnection(asyncio.Protocol):
         "_backend",
         "_buffer",
         "_is_held",
-        "_is_quiet",
         "_keep",
+        "_limit",
         "_started",
         "_state",
         "_status",
@@ -62,7 +62,7 @@ class EndingConnection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.send: Callable[[bytes], None]
         self.address = ""
-        self.deadline = 0.0  # on ingress.now; looked at by the ingress's sweep
+        self.deadline = 0.0  # on ingress.now; then the ingress's sweep calls `expired`
         self.upstream: UpstreamConnection | None = None
         self.request: Request
         self.has_sent_all = True  # of the request's body
@@ -71,7 +71,7 @@ class EndingConnection(asyncio.Protocol):
         self._backend: Backend | None = None
         self._keep = True
         self._is_held = False  # not reading from the client
-        self._is_quiet = False  # the stream has been silent, and its host is being asked
+        self._limit = 0.0  # while an instance has the request: when it is too long
         self._status = 0  # of an answer that has begun
         self._started = 0.0  # when the request's head was read
 
@@ -103,14 +103,14 @@ class EndingConnection(asyncio.Protocol):
             self._is_held = True
             self.transport.pause_reading()
             if self._state == REQUEST and self.upstream is not None:
-                self.deadline = self.ingress.now + self.ingress.limits.response_seconds
+                self._allow(self.ingress.limits.response_seconds)
 
     def release_reading(self) -> None:
         if self._is_held and not self.transport.is_closing():
             self._is_held = False
             self.transport.resume_reading()
             if self._state == REQUEST and not self.has_sent_all:
-                self.deadline = self.ingress.now + self.ingress.limits.body_seconds
+                self._allow(self.ingress.limits.body_seconds)
 
     # Ends ----------------------------------------------------------------------------------
 
@@ -125,34 +125,27 @@ class EndingConnection(asyncio.Protocol):
             self._finish_with(REQUEST_TIMEOUT("The head of the request did not come in time."))
         elif state in (HEAD, LINGER):
             self._close()
+        elif self.upstream is not None and self.ingress.now < self._limit:
+            if seconds := self.upstream.look():
+                self.deadline = min(self._limit, self.ingress.now + seconds)
         elif state == REQUEST:
             self._request_expired()
-        elif not self._watch_stream():
+        else:
             if self.upstream is not None:
                 self.upstream.drop()
             self.transport.abort()
+
+    def _allow(self, seconds: float) -> None:
+        """The instance has that long from now on. A look at it is due no later than before."""
+        self._limit = limit = self.ingress.now + seconds
+        if limit < self.deadline:
+            self.deadline = limit
 
     def touch_stream(self) -> None:
         """Something moves in a response's body or a tunnel: it may go on."""
         limits = self.ingress.limits
         is_tunnel = self._state == TUNNEL
-        seconds = limits.tunnel_idle_seconds if is_tunnel else limits.stream_idle_seconds
-        self._is_quiet = False
-        self.deadline = self.ingress.now + (seconds if seconds < QUIET_SECONDS else QUIET_SECONDS)
-
-    def _watch_stream(self) -> bool:
-        """Silent for the first while: see to it that a host that is gone shows. False: too long."""
-        limits = self.ingress.limits
-        is_tunnel = self._state == TUNNEL
-        left = limits.tunnel_idle_seconds if is_tunnel else limits.stream_idle_seconds
-        left -= QUIET_SECONDS
-        upstream = self.upstream
-        if self._is_quiet or left <= 0 or upstream is None or upstream.is_held:
-            return False
-        self._is_quiet = True
-        self.deadline = self.ingress.now + left
-        upstream.watch()
-        return True
+        self._allow(limits.tunnel_idle_seconds if is_tunnel else limits.stream_idle_seconds)
 
     def _request_expired(self) -> None:
         waits_for_client = not self.has_sent_all and not self._is_held

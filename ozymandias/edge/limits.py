@@ -9,12 +9,17 @@ PIPELINE_BYTES_MAX = 65536  # of later requests, held while one is being answere
 CHUNK_LINE_BYTES_MAX = 256
 TRAILER_BYTES_MAX = 8192
 RESPONSE_HEAD_BYTES_MAX = 65536
-UNACKNOWLEDGED_SECONDS = 2.0  # in which an instance's host must acknowledge what it was sent
-# A stream that says nothing for so long is asked by TCP itself whether its host is still there: a
-# host without power sends no end. One that does not answer either is gone some seconds later.
-QUIET_SECONDS = 5.0
-PROBE_SECONDS = 1
-PROBES = 4
+# A host that loses its power ends no connection. Its kernel's silence tells: TCP asks whoever said
+# nothing for so long, and so many questions without an answer are the end.
+PROBE_AFTER_SECONDS = 2
+PROBE_SECONDS = 1  # between two questions
+PROBES = 3
+# While something is not acknowledged, TCP asks nothing but repeats it: after 0.2 s, and twice as
+# long each time. What lasts is looked at, and so many repetitions without a word are the end.
+REPEATS = 3
+SILENCE_SECONDS = 1.0  # a word, be it that there is no room, tells of life for so long
+LOOK_SECONDS = 2.0
+LOOK_AGAIN_SECONDS = 0.5  # once something is being repeated
 LINGER_SECONDS = 2.0  # reading on after a refusal, so that the client gets to see the answer
 
 

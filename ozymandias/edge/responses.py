@@ -6,7 +6,7 @@ clients send: a response with two readings becomes a 502, one that breaks off st
 """
 
 import asyncio
-import socket
+import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -20,11 +20,12 @@ from ozymandias.edge.framing import (
 )
 from ozymandias.edge.headers import Malformed
 from ozymandias.edge.limits import (
-    PROBE_SECONDS,
-    PROBES,
+    LOOK_AGAIN_SECONDS,
+    LOOK_SECONDS,
+    REPEATS,
     RESPONSE_HEAD_BYTES_MAX,
-    UNACKNOWLEDGED_SECONDS,
 )
+from ozymandias.edge.liveness import is_loss_of_host, probe, unanswered
 from ozymandias.edge.quick import quick_response
 from ozymandias.edge.upstreams import Pool
 from ozymandias.problems import UPSTREAM_FAILED
@@ -51,7 +52,6 @@ class UpstreamConnection(asyncio.Protocol):
         "is_held",
         "is_open",
         "is_reused",
-        "is_watched",
         "pool",
         "send",
         "transport",
@@ -66,7 +66,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.is_open = False
         self.is_held = False  # not reading, as the client does not
         self.is_reused = False
-        self.is_watched = False  # by TCP's own probes
         self._reading = HEAD
         self._buffer = b""
         self._left = 0
@@ -80,12 +79,17 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.send = self.transport.write
         self.is_open = True
-        # A node without power acknowledges nothing; the request goes elsewhere if it may.
-        self._set_tcp(socket.TCP_USER_TIMEOUT, int(1000 * UNACKNOWLEDGED_SECONDS))
+        probe(transport)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._lost(error)
+
+    def _lost(self, error: Exception | None) -> None:
         self.is_open = False
         client = self.client
+        has_vanished = is_loss_of_host(error)
+        if has_vanished:
+            self.pool.vanished(asyncio.get_running_loop().time())
         if client is None:
             self.pool.forget(self)
             return
@@ -98,7 +102,7 @@ class UpstreamConnection(asyncio.Protocol):
             client.tunnel_ended()
         elif self._reading == HEAD and not self._buffer and self._response is None:
             self._detach()
-            client.upstream_gone(self.pool, was_reused=self.is_reused)
+            client.upstream_gone(self.pool, was_reused=self.is_reused, has_vanished=has_vanished)
         elif self._reading == HEAD:
             self._detach()
             client.upstream_failed("closed the connection in the middle of its answer")
@@ -140,25 +144,16 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             client.send(data)
 
-    def _set_tcp(self, option: int, value: int) -> None:
-        sock = self.transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-    def watch(self) -> None:
-        """From now on a host that is gone ends this connection, though nothing is sent to it.
-
-        The loss of a probe or two must not do that, so the limit on what is not acknowledged,
-        which holds for them too, becomes longer; the connection is not used again afterwards.
-        """
-        sock = self.transport.get_extra_info("socket")
-        if self.is_watched or sock is None or self.transport.is_closing():
-            return
-        self.is_watched = True
-        self._set_tcp(socket.TCP_USER_TIMEOUT, 1000 * PROBE_SECONDS * (PROBES + 1))
-        self._set_tcp(socket.TCP_KEEPIDLE, PROBE_SECONDS)
-        self._set_tcp(socket.TCP_KEEPINTVL, PROBE_SECONDS)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    def look(self) -> float:
+        """In how many seconds to look again; 0: the host is gone, and with it the connection."""
+        if not self.is_open or self.transport.is_closing():
+            return LOOK_SECONDS
+        count = unanswered(self.transport)
+        if count < REPEATS:
+            return LOOK_AGAIN_SECONDS if count else LOOK_SECONDS
+        self._lost(TimeoutError(errno.ETIMEDOUT, "nothing is acknowledged"))
+        self.transport.abort()
+        return 0.0
 
     # One request and its response ----------------------------------------------------------
 
@@ -334,7 +329,6 @@ class UpstreamConnection(asyncio.Protocol):
         if (
             response.keep_alive
             and self.is_open
-            and not self.is_watched
             and not self.transport.is_closing()
             and self.pool.give_back(self, client.ingress.now)
         ):

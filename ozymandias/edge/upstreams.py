@@ -82,6 +82,11 @@ class Pool:
         while self.idle:
             self.idle.pop().close()
 
+    def vanished(self, now: float) -> None:
+        """A connection ended by its host's silence; many do at once, which is one failure."""
+        if self.ejected_until <= now:
+            self.connect_failed(now)
+
     def connected(self) -> None:
         self.failures = 0
         self.ejected_until = 0.0
