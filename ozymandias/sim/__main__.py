@@ -50,6 +50,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--seeds and --minutes exclude each other")
     if found.html and not (found.html.parent.is_dir() and os.access(found.html.parent, os.W_OK)):
         parser.error(f"--html: can't write into {found.html.parent}")
+    if found.html and found.html.is_dir():
+        parser.error(f"--html: {found.html} is a directory")
     return found
 
 

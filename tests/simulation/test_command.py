@@ -1,5 +1,6 @@
 """`python -m ozymandias.sim` as people use it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from ozymandias.sim.search import Tally
 from ozymandias.sim.shrink import shrink
 from ozymandias.sim.trace import Entry
 
+LARGE = next(seed for seed in range(1000) if draw(seed).options.size == "large")
 BAD = Outcome(
     seed=4,
     options=Options(),
@@ -46,6 +48,7 @@ BAD = Outcome(
         ["--minutes", "nan"],
         ["--jobs", "0"],
         ["--html", "no/such/place/page.html"],
+        ["--html", "."],
         ["--seeds", "1-2", "--minutes", "1"],
         ["--what"],
     ],
@@ -88,7 +91,7 @@ def test_the_page_is_whole_and_escaped(tmp_path: Path) -> None:
     """Lanes, marks and the story, in one file that asks for nothing."""
     page = render(BAD)
     assert "&lt;holds&gt;" in page and "violation-line" in page
-    assert 'data-n="1"' in page and ">n2</text>" in page
+    assert 'data-n="1"' in page and ">n2</text>" in page and "<title>web-0, 0.500 to" in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     file = tmp_path / "page.html"
     assert command.main(["--seed", "11", "--html", str(file)]) == 0
@@ -108,18 +111,34 @@ def test_shrinking_keeps_what_is_needed() -> None:
     assert {step.index for step in smallest.steps} == needed and outcome is BAD
 
 
-def test_an_interrupted_search_says_how_far_it_came() -> None:
-    """Ctrl-C ends with code 130 and the summary."""
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_an_interrupted_search_says_how_far_it_came(jobs: str) -> None:
+    """Ctrl-C, which a terminal sends to all processes, ends with code 130 and the summary."""
+    code, text = interrupt(["--minutes", "5", "--jobs", jobs], after="searching ")
+    assert code == 130 and "interrupted" in text and "seeds," in text
+    assert "Traceback" not in text
+
+
+def test_an_interrupted_replay_just_ends() -> None:
+    """Ctrl-C in one long life ends with code 130 and a word."""
+    code, text = interrupt(["--seed", str(LARGE), "--story"], after=f"seed {LARGE}")
+    assert code == 130 and text.split() == ["interrupted"]
+
+
+def interrupt(arguments: list[str], after: str) -> tuple[int, str]:
+    """Ctrl-C once that line is there; the exit code and what is said then, errors included."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "ozymandias.sim", "--minutes", "5"],
+        [sys.executable, "-u", "-m", "ozymandias.sim", *arguments],
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     with process:
         try:
-            assert process.stdout and process.stdout.readline().startswith("searching ")
-            process.send_signal(signal.SIGINT)
+            assert process.stdout and process.stdout.readline().startswith(after)
+            os.killpg(process.pid, signal.SIGINT)
             text, _ = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == 130 and "interrupted" in text and "seeds," in text
+    return process.returncode, text

@@ -296,12 +296,12 @@ def main() -> int:
     chosen = patches(options.names + options.only)
     results = [] if options.anew else remembered(chosen)
     done = {result.name for result in results}
-    print(f"{'bug':34} {'seeds':>5} {'time':>6}  found as")
-    for result in results:
-        print(f"{row(result)}  (earlier)")
     digests = {patch.stem: digest_of(patch) for patch in chosen}
     with tempfile.TemporaryDirectory(prefix="planted-") as name:
         try:
+            print(f"{'bug':34} {'seeds':>5} {'time':>6}  found as")
+            for result in results:
+                print(f"{row(result)}  (earlier)")
             check_all(chosen, Path(name))
             processes = Processes()
             garden = Garden(Path(name), processes, options.seeds, options.seconds)
