@@ -5,8 +5,9 @@ hosts import the same functions, with a `Truth` fed from etcd and processes read
 Each check returns sentences, one per violation, each with the invariant's name in front.
 
     S1  capacity   no node holds or is promised beyond what it has; ledgers equal their assignments
-    S2  one place  no instance is running or waiting in two places
-    S3  fence      who writes anything holds its node's record, before and after
+    S2  one place  no instance is running or waiting in two places; of a system job no node has two
+    S3  fence      who writes anything holds its node's record, before and after; work is given to
+                   nodes only that are there and not cordoned
     S6  whole      a new job is placed as a whole in the revision that creates it
     S9  names      a name stands beside a healthy status of the same slot at the same address, under
                    a lease; a node declared dead has neither
@@ -22,8 +23,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from ozymandias.core.apply import totals
-from ozymandias.model.instance import InstanceId, instances_of
-from ozymandias.model.job import JobHead, JobKey
+from ozymandias.model.instance import InstanceId, SlotState, instances_of
+from ozymandias.model.job import JobHead, JobKey, JobKind
 from ozymandias.model.node import Ledger, NodeName
 from ozymandias.ports import KV
 from ozymandias.sim.truth import LIVE, Truth
@@ -71,6 +72,47 @@ def check_one_place(truth: Truth, jobs: Iterable[JobKey]) -> list[str]:
                     others = f"{places[instance.instance]} and {node}"
                     found.append(f"S2 {instance.instance} is assigned to {others}")
                 places[instance.instance] = node
+    return found
+
+
+def check_one_each(truth: Truth, jobs: Iterable[JobKey]) -> list[str]:
+    """Of a system job a node has one, not even another that still stops beside it.
+
+    What is left from before it became a system job, or from an older version, makes way in time.
+    """
+    found = []
+    for job in sorted(jobs):
+        head, spec = truth.heads.get(job), truth.spec(job)
+        if head is None or spec is None or spec.kind is not JobKind.SYSTEM:
+            continue
+        current = (head.uid, head.version, head.restart)
+        live: Counter[NodeName] = Counter()
+        running: set[NodeName] = set()
+        stopping: set[NodeName] = set()
+        for a in truth.assigned(job):
+            if a.state is SlotState.STOPPING:
+                if (a.uid, a.version) == (head.uid, head.version):
+                    stopping.add(a.node)
+            elif (a.uid, a.version, a.generation) == current:
+                live[a.node] += 1
+                if a.state is SlotState.RUNNING:
+                    running.add(a.node)
+        found += [f"S2 {node} has {count} of {job}" for node, count in live.items() if count > 1]
+        beside = sorted(running & stopping)
+        found += [f"S2 {node} runs {job} beside one that still stops" for node in beside]
+    return found
+
+
+def check_given(truth: Truth, given: Iterable[tuple[NodeName, JobKey]]) -> list[str]:
+    """Work is given to nodes that are there and take it; what belongs to nodes is always taken."""
+    found = []
+    for node, job in sorted(given):
+        if node not in truth.presences:
+            found.append(f"S3 {job} was given to {node}, which is not there")
+        ledger, spec = truth.ledgers.get(node), truth.spec(job)
+        is_service = spec is not None and spec.kind is JobKind.SERVICE
+        if is_service and ledger and not ledger.takes_work:
+            found.append(f"S3 {job} was given to {node}, which is to get no new work")
     return found
 
 

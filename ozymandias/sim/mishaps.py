@@ -37,6 +37,7 @@ class Mishaps:
         self.counts: dict[str, int] = {}
         self._twin_machine: Machine | None = None
         self._flapping: dict[str, float] = {}  # job -> until when
+        self._ambushed: set[str] = set()  # machines where something waits to strike
         for machine in world.machines.values():
             self._furnish(machine)
 
@@ -125,6 +126,38 @@ class Mishaps:
         self._say(machine, f"machine suspended for {seconds:.1f} s")
         self.world.loop.freeze(machine.label)
         self._at(seconds, lambda: self.world.thaw(machine, slept=True))
+
+    def _ambush(self, machine: Machine, dice: random.Random) -> bool:
+        """The next time its daemon makes or starts a pod, it is stopped or cut off at that moment.
+
+        For about as long as a lease lives: what it goes on with then is decided anew.
+        """
+        if machine.label in self._ambushed:
+            return False
+        moment = dice.choice(["create", "asked to start", "first start"])
+        seconds = dice.uniform(0.5, 2.2) * self.world.settings.lease_ttl_seconds
+        is_freeze = dice.random() < 0.7
+        hear = machine.host.on_event
+        self._ambushed.add(machine.label)
+
+        def strike(pod: PodId, what: str, address: str) -> None:
+            hear(pod, what, address)
+            if what != moment:
+                return
+            machine.host.on_event = hear
+            self._ambushed.discard(machine.label)
+            if self.is_calm:
+                return
+            if is_freeze:
+                self._say(machine, f"daemon stopped (SIGSTOP) amid its work for {seconds:.1f} s")
+                self.world.loop.freeze(machine.label)
+                self._at(seconds, lambda: self.world.thaw(machine))
+            elif not machine.is_partitioned:
+                self.world.partition(machine.name)
+                self._at(seconds, lambda: self.world.heal(machine.name))
+
+        machine.host.on_event = strike
+        return True
 
     def _clock_step(self, machine: Machine, dice: random.Random) -> None:
         seconds = dice.choice([-3600.0, -5.0, 5.0, 3600.0])

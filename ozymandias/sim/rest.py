@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 
 from ozymandias.core.routes import claims_of
 from ozymandias.model.instance import Assigned, InstanceId, SlotState
-from ozymandias.model.job import Job, JobHead, JobKey, JobKind
+from ozymandias.model.job import Job, JobHead, JobKey, JobKind, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.pod import PodId
 from ozymandias.ports import Listing
@@ -35,6 +35,7 @@ def differences(truth: Truth, pods: Pods, core: AbstractSet[NodeName]) -> list[s
     for job, head in sorted(truth.heads.items()):
         found += _job(truth, job, head, job in broken)
     found += placeable(truth, core)
+    found += undrained(truth, core)
     held = {
         a.instance for a in truth.assigned() if a.node not in core and a.state is SlotState.STOPPING
     }  # their successors wait for nodes that never say whether they are gone
@@ -100,6 +101,42 @@ def placeable(truth: Truth, core: AbstractSet[NodeName]) -> list[str]:
                     found.append(f"{missing} of {job} are nowhere, and one would fit on {node}")
                     break
     return found
+
+
+def undrained(truth: Truth, core: AbstractSet[NodeName]) -> list[str]:
+    """Instances on nodes that are drained and that could move to one that takes work.
+
+    What is being replaced anyway is left to that, and volumes that are kept keep their instance;
+    what must stop first may be needed too much.
+    """
+    found = []
+    for job, head in sorted(truth.heads.items()):
+        spec = truth.spec(job)
+        if head.deleting or spec is None or spec.kind is JobKind.SYSTEM:
+            continue
+        live = [a for a in truth.assigned(job) if a.state in LIVE]
+        left = [a for a in live if a.node in core and is_drained(truth, a.node)]
+        is_kept = any(volume.keep for c in spec.containers for volume in c.volumes)
+        if not left or is_kept or not all(is_current(a, head) for a in live):
+            continue
+        if spec.on_partition is OnPartition.STOP:
+            healthy = sum(instance.job == job for instance in truth.healthy())
+            is_under_way = any(a.state is SlotState.WAITING for a in live)  # one at a time
+            if is_under_way or healthy - 1 < min(spec.min_available, head.wanted):
+                continue
+        there = Counter(a.node for a in live)
+        free = [
+            node
+            for node in sorted(core)
+            if may_have(truth, node, spec, there) and fits(truth, node, Demand.of(spec))
+        ]
+        found += [f"{a.instance} could leave {a.node} for {free[0]}" for a in left if free]
+    return found
+
+
+def is_drained(truth: Truth, node: NodeName) -> bool:
+    ledger = truth.ledgers.get(node)
+    return ledger is not None and ledger.drain is not None
 
 
 def takes_work(truth: Truth, node: NodeName) -> bool:

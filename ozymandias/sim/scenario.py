@@ -178,7 +178,7 @@ class Life:
         if operations is None:
             return
         upkeep: NodeUpkeep = operations.upkeep
-        deadline, force = dice.choice([0.0, 0.0, 5.0, 15.0]), dice.random() < 0.5
+        deadline, force = dice.choice([0.0, 2.0, 5.0, 15.0]), dice.random() < 0.5
         acts: dict[str, Callable[[], Awaitable[dict[str, object]]]] = {
             "drain": lambda: upkeep.drain(name, deadline_seconds=deadline, force=force),
             "undrain": lambda: upkeep.undrain(name),
@@ -246,7 +246,7 @@ class Life:
         if dice.random() < 0.3:
             text = text.replace(f"numInstances: {count}\n", "type: system\n")
             rules, count = rules if "require" in rules else "", 0
-        elif dice.random() < 0.3:
+        elif dice.random() < 0.5:
             text += f"min_available: {max(0, count - dice.randint(0, 1))}\n"
         text += f"priority: {dice.randint(0, 2)}\n"
         return text + (f"placement: {{{rules}}}\n" if rules else ""), count

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 SEED_MAX = 2**63
 UPKEEP_SHARE = 0.5  # of lives
+AMBUSH_SHARE = 0.3  # of lives
+AMBUSH_SECONDS = 8.0  # between two, on average
 
 # Users' doings, with their weights.
 USER_STEPS = {"submit": 6, "scale": 3, "stop": 1, "restart": 2}
@@ -159,10 +161,11 @@ def draw(seed: int) -> Schedule:
         steps.append(Step(len(steps), at, kind))
         at += dice.expovariate(1 / options.pace_seconds)
     upkeep = _draw_upkeep(seed, options, len(steps))
+    more = (*upkeep, *_draw_ambushes(seed, options, len(steps) + len(upkeep)))
     return Schedule(
         seed=seed,
         options=replace(options, has_upkeep=bool(upkeep)),
-        steps=tuple(sorted((*steps, *upkeep), key=lambda step: (step.at, step.index))),
+        steps=tuple(sorted((*steps, *more), key=lambda step: (step.at, step.index))),
     )
 
 
@@ -178,6 +181,19 @@ def _draw_upkeep(seed: int, options: Options, index: int) -> list[Step]:
         kind = dice.choices(kinds, [OPERATOR_STEPS[k] for k in kinds])[0]
         steps.append(Step(index + len(steps), at, kind))
         at += dice.expovariate(1 / (3 * options.pace_seconds))
+    return steps
+
+
+def _draw_ambushes(seed: int, options: Options, index: int) -> list[Step]:
+    """Faults that wait for the middle of a piece of work to strike; from dice of their own too."""
+    dice = random.Random(f"ambush {seed}")
+    if dice.random() >= AMBUSH_SHARE:
+        return []
+    steps: list[Step] = []
+    at = 1.0 + dice.expovariate(1 / AMBUSH_SECONDS)
+    while at < options.trouble_seconds:
+        steps.append(Step(index + len(steps), at, "ambush"))
+        at += dice.expovariate(1 / AMBUSH_SECONDS)
     return steps
 
 

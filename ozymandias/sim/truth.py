@@ -36,6 +36,7 @@ class Change:
     presences: set[NodeName] = field(default_factory=set)
     lost: set[NodeName] = field(default_factory=set)  # these gave up room that was held
     gained: set[NodeName] = field(default_factory=set)  # these were promised more
+    given: set[tuple[NodeName, JobKey]] = field(default_factory=set)  # the same, and what
     is_schedule: bool = False
 
 
@@ -120,6 +121,7 @@ class Truth:
             change.lost.add(node)
         if promised(own.get(job)) > promised(before):
             change.gained.add(node)
+            change.given.add((node, job))
 
     def _apply_status(self, kv: KV, deleted: bool, change: Change) -> None:
         node, job = node_and_job(kv.key, keys.STATUS)

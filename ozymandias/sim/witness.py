@@ -3,21 +3,25 @@
 A `Witness` is told of every revision of the store (with who wrote it, where that is known) and of
 everything that happens to pods on their hosts, each with its time. It remembers what it needs:
 
+    S3   one owner  a node's record goes from one machine to another only when it had lapsed
     S4   starts     a pod is first started where it is to run, or was a moment before it was asked
-                    for: what becomes of a call that hangs is no longer in the daemon's hands
+                    for: what becomes of a call that hangs is no longer in the daemon's hands; and
+                    nobody asks for it when its node's lease has lapsed
     S7   no unjust  a pod is stopped only where its slot is not to run, restarted only by its policy
     S9   drained    a pod that served has left its names before it is stopped; a name means that a
                     probe has passed
     S13  breaker    most nodes missing at once, or unseen since the session began: nobody is
                     declared dead before its time
+    S14  counted    who joins and takes work has told of everything that runs on it
     S16  ports      no pod finds its host port taken by another of ours
     L7   back-off   a pod that can't be made is not tried over and over
 
-Everything else is looked up in `sim/invariants.py`. It asks no daemon anything.
+Everything else is looked up in `sim/invariants.py`, and `sim/conduct.py` judges what daemons do
+of their own accord (S10). It asks no daemon anything.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -27,12 +31,13 @@ from ozymandias.model.node import NodeName
 from ozymandias.model.pod import PodId
 from ozymandias.ports import Event
 from ozymandias.sim import invariants
+from ozymandias.sim.conduct import VIEW_SECONDS, Conduct
 from ozymandias.sim.truth import Change, Truth
 from ozymandias.store import keys
 
 LAG_SECONDS = 4.0  # how far behind a well daemon's work may be
-VIEW_SECONDS = 0.5  # how far behind its view of the store may be
 WITHDRAW_SECONDS = 4.9  # how long a stop waits for names at most, less what clocks drift
+COUNT_SECONDS = 5.0  # from the count of a node's pods until it is told, at most
 DRIFT = 0.98  # of a time measured on a clock that may run fast
 CREATES_MAX, CREATES_SECONDS = 12, 10.0  # of one pod: back-off doubles from half a second
 HEAD_CHANGED = Callable[[JobKey, JobHead | None, JobHead | None, int], None]
@@ -47,7 +52,9 @@ class Rules:
 @dataclass(slots=True, kw_only=True)
 class PodHistory:
     to_run_until: float | None = None  # the last time its slot was to run here
+    started_at: float = inf  # the last time
     asked_at: float | None = None  # when its daemon last asked for a start
+    lapsed_seconds: float = 0.0  # for how long its node had no lease then, and had to know
     stopping_since: float | None = None
     has_passed: bool = False  # a probe, in some run
     has_failed: bool = False  # a probe, or its network, since it was last restarted
@@ -57,6 +64,9 @@ class PodHistory:
 @dataclass(slots=True, kw_only=True)
 class NodeHistory:
     absent_since: float | None = -inf  # never seen
+    is_revoked: bool = False  # its lease went before its time, which it can't know
+    machine: str = ""
+    degraded: str = "never seen"
     session: str = ""
     session_since: float = 0.0
     pods: dict[PodId, SlotState] = field(default_factory=dict)
@@ -67,9 +77,11 @@ class Witness:
         self, rules: Rules, now: Callable[[], float], violate: Callable[[str], None]
     ) -> None:
         self.truth = Truth()
+        self._conduct = Conduct(self.truth, now)
         self.on_head: list[HEAD_CHANGED] = []
         self.schedule_revisions = 0
         self.is_lagging: Callable[[NodeName], bool] = lambda node: False
+        self.running_on: Callable[[str], Iterable[PodId]] = lambda machine: ()
         self._rules = rules
         self._now = now
         self._violate = violate
@@ -101,18 +113,19 @@ class Witness:
             self.schedule_revisions += 1
             found += invariants.check_capacity(truth, change.nodes)
             found += invariants.check_one_place(truth, change.jobs)
+            found += invariants.check_one_each(truth, change.jobs)
             found += invariants.check_claims(truth)
         for job, before in heads.items():
             found += invariants.check_whole(truth, job, before)
         found += self._check_losses(change, actor, holding)
-        found += [
-            f"S3 work was given to {name}, which is not there"
-            for name in sorted(change.gained - truth.presences.keys())
-        ]
+        found += invariants.check_given(truth, change.given)
         if change.named:
             found += invariants.check_names(truth, change.named)
             found += self._check_new_names(events)
-        self._remember(change)
+        found += self._check_owners(change)
+        ended = self._remember(change)
+        is_trusted = actor is not None and not self.is_lagging(actor[0])
+        found += self._conduct.check(change, heads, ended, is_trusted=is_trusted)
         for what in found:
             self._violate(what)
         for job, before in heads.items():
@@ -123,8 +136,33 @@ class Witness:
         """Whether that process ever held the node's record."""
         return (node, process) in self._epochs
 
-    def _remember(self, change: Change) -> None:
-        now = self._now()
+    def lose_lease(self, node: NodeName) -> None:
+        """It is about to be revoked before its time."""
+        self._nodes.setdefault(node, NodeHistory()).is_revoked = True
+
+    def _check_owners(self, change: Change) -> list[str]:
+        found = []
+        for name in sorted(change.presences & self._nodes.keys()):
+            presence, node = self.truth.presences.get(name), self._nodes[name]
+            if presence is None:
+                continue
+            if node.absent_since is None and presence.machine_id != node.machine:
+                found.append(f"S3 {name} was taken over by another machine while it was there")
+            if not presence.degraded and (node.absent_since is not None or node.degraded):
+                found += self._check_counted(name, presence.machine_id)
+        return found
+
+    def _check_counted(self, name: NodeName, machine: str) -> Iterator[str]:
+        """It takes work from now on. What has just been started may have come in between."""
+        lately = self._now() - COUNT_SECONDS
+        for pod in sorted(self.running_on(machine)):
+            is_known = pod in self.truth.pods_of(name)
+            if not is_known and self._pod(pod).started_at < lately and not self.is_lagging(name):
+                yield f"S14 {name} takes work, and nobody knows that {pod.name} runs there"
+
+    def _remember(self, change: Change) -> list[PodId]:
+        """Take it in; the pods that were to run and are not any more."""
+        now, ended = self._now(), list[PodId]()
         for name in change.presences:
             presence = self.truth.presences.get(name)
             if presence is None and name not in self._nodes:
@@ -136,7 +174,8 @@ class Witness:
             else:
                 if node.absent_since is not None or presence.session != node.session:
                     node.session, node.session_since = presence.session, now
-                node.absent_since = None
+                node.absent_since, node.is_revoked = None, False
+                node.machine, node.degraded = presence.machine_id, presence.degraded
                 record = self.truth.kvs[keys.node(name)]
                 self._epochs[name, presence.session] = record.create_revision
         for name in change.nodes:
@@ -145,9 +184,11 @@ class Witness:
             for pod, state in before.items():
                 if state is SlotState.RUNNING and node.pods.get(pod) is not state:
                     self._pod(pod).to_run_until = now
+                    ended.append(pod)
             for pod, state in node.pods.items():
                 if state is SlotState.STOPPING and before.get(pod) is not state:
                     self._pod(pod).stopping_since = now
+        return ended
 
     def _check_losses(
         self, change: Change, actor: tuple[NodeName, str] | None, holding: set[NodeName]
@@ -226,7 +267,9 @@ class Witness:
         match what:
             case "asked to start":
                 self._pod(pod).asked_at = self._now()
+                self._pod(pod).lapsed_seconds = self._lapsed_seconds(node)
             case "first start":
+                self._pod(pod).started_at = self._now()
                 self._check_start(pod, state)
             case "stop" | "kill":
                 if state is SlotState.RUNNING:
@@ -253,7 +296,17 @@ class Witness:
             self._violate(f"L7 {pod.name} was made {CREATES_MAX} times in {CREATES_SECONDS:g} s")
         times.append(self._now())
 
+    def _lapsed_seconds(self, node: NodeHistory | None) -> float:
+        """How long a node has had no lease, and its daemon must know by its own clock."""
+        if node is None or node.absent_since is None:
+            return 0.0
+        ttl = self._rules.lease_ttl_seconds
+        unknown = ttl if node.is_revoked else 0.0
+        return self._now() - node.absent_since - unknown - ttl * (1 - DRIFT)
+
     def _check_start(self, pod: PodId, state: SlotState | None) -> None:
+        if (lapsed := self._pod(pod).lapsed_seconds) > 0:
+            self._violate(f"S4 {pod.name} was started {lapsed:.1f} s after its node's lease lapsed")
         if state is SlotState.RUNNING:
             return
         until, asked = self._pod(pod).to_run_until, self._pod(pod).asked_at

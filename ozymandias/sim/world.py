@@ -117,6 +117,7 @@ class World:
         )
         self.witness = Witness(rules, loop.time, self.violate)
         self.witness.is_lagging = self._is_lagging
+        self.witness.running_on = self._running_on
         self.etcd = SimEtcd(seed)
         self.etcd.on_commit.append(self._on_commit)
         self.machines: dict[NodeName, Machine] = {}
@@ -216,7 +217,7 @@ class World:
         settings = self.settings
         identity = Identity(
             name=machine.name,
-            machine_id=f"machine-{machine.label}",
+            machine_id=_id_of(machine),
             address=f"{machine.host.subnet}.1",
             api=f"http://{machine.label}",
             daemon_version="0",
@@ -286,6 +287,7 @@ class World:
         record = self.etcd.get(keys.node(name))
         if record:
             self.say("lease revoked early", name, traces.FAULT)
+            self.witness.lose_lease(name)
             self.etcd.expire(record.lease)
 
     def set_faults(self, machine: Machine, faults: Faults) -> None:
@@ -333,6 +335,10 @@ class World:
                 if is_same and policy is OnPartition.STOP:
                     self.violate(f"S4 {pod.name} was started while {other.name} runs")
 
+    def _running_on(self, machine_id: str) -> frozenset[PodId]:
+        running = (m.host.running() for m in self.machines.values() if _id_of(m) == machine_id)
+        return frozenset().union(*running)
+
     def _is_lagging(self, name: NodeName) -> bool:
         """Whether a node's view of the store may be older than a well daemon's."""
         machine = self.machines[name]
@@ -379,6 +385,10 @@ class World:
                 return False
             await asyncio.sleep(every)
         return True
+
+
+def _id_of(machine: Machine) -> str:
+    return f"machine-{machine.label}"
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

@@ -1,6 +1,7 @@
 """The planted bugs keep up with the product: each applies, and cheap ones are found here too."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PLANTED = ROOT / "tests" / "simulation" / "planted"
 PATCHES = sorted(PLANTED.glob("*.patch"))
 PATCHES_MIN = 30
-CHEAP = ("dead-node-keeps-statuses", "claims-kept")
+CHEAP = ("dead-node-keeps-statuses", "claims-kept", "cordon-ignored")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,6 +38,25 @@ def test_planted_bugs_are_found() -> None:
     done = run("--seeds", "20", "--jobs", "2", "--anew", *CHEAP)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == f"found {len(CHEAP)} of {len(CHEAP)}"
+
+
+def test_an_interrupted_hunt_says_how_far_it_came() -> None:
+    """Ctrl-C ends the hunters too, with code 130 and the closing line so far."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", str(PLANTED / "run.py"), "--anew", "--jobs", "2", "no-floor"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout and process.stdout.readline().startswith("bug ")
+            process.send_signal(signal.SIGINT)
+            text, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130 and "Traceback" not in text
+    assert text.startswith("interrupted; until then found 0 of 0")
 
 
 def test_a_bug_that_nobody_planted() -> None:

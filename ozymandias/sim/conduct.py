@@ -1,0 +1,214 @@
+"""What daemons do of their own accord, held against what they promised: S10, and who comes first.
+
+Fed by the witness with every revision and with the pods that ceased to run in it, from the raw
+store alone. What a user asked for in the same revision is not judged, nor what was decided on a
+view of the cluster that may be old.
+
+    S10  floor     an own action takes no healthy instance where `min_available` needs it
+         drain     a drain stops what is healthy only where as many as are wanted are healthy
+    L3   priority  room that appeared goes to the highest priority that fits into it
+
+Statuses are not compared by a commit, so what was true half a second ago counts as true.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ozymandias.core.pods import pod_id
+from ozymandias.model.instance import Assigned, InstanceState, InstanceStatus, SlotState
+from ozymandias.model.job import Job, JobHead, JobKey, JobKind, OnPartition
+from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.pod import PodId
+from ozymandias.sim import rest
+from ozymandias.sim.truth import LIVE, Change, Truth
+
+VIEW_SECONDS = 0.5  # how far behind a well daemon's view of the store may be
+NEVER = float("-inf")
+
+
+class Conduct:
+    def __init__(self, truth: Truth, now: Callable[[], float]) -> None:
+        self._truth = truth
+        self._now = now
+        self._ready: dict[JobKey, dict[PodId, float]] = {}  # healthy, and since when
+        self._ready_until: dict[JobKey, dict[PodId, float]] = {}  # no more, and until when
+        self._lost: dict[JobKey, dict[PodId, float]] = {}  # ready on a node that was given up
+        self._head_since: dict[JobKey, float] = {}
+        self._live: dict[JobKey, Counter[NodeName]] = {}
+        self._missing_since: dict[JobKey, float] = {}
+
+    def check(
+        self,
+        change: Change,
+        heads: Mapping[JobKey, JobHead | None],
+        ended: Sequence[PodId],
+        *,
+        is_trusted: bool,
+    ) -> list[str]:
+        """``heads``: of jobs whose head was written, as it was before; ``ended``: to run no more.
+
+        ``is_trusted``: a daemon wrote this, with a view that is not old.
+        """
+        for job in change.named:
+            self._note_statuses(job)
+        asked = {
+            job for job, before in heads.items() if _differ(before, self._truth.heads.get(job))
+        }
+        for job in asked:
+            self._head_since[job] = self._now()
+        found: list[str] = []
+        stopped: dict[JobKey, list[PodId]] = {}
+        for pod in ended:
+            if pod.node in self._truth.presences:
+                stopped.setdefault(pod.key, []).append(pod)
+            elif (since := self._ready.get(pod.key, {}).get(pod)) is not None:
+                self._lost.setdefault(pod.key, {})[pod] = max(since, self._now())
+        if is_trusted:
+            for job in stopped.keys() - asked:
+                found += self._check_floor(job, stopped[job])
+        if change.is_schedule:
+            found += self._check_priority(change, asked, is_trusted)
+        return found
+
+    # Healthy instances --------------------------------------------------------------------------
+
+    def _note_statuses(self, job: JobKey) -> None:
+        now, before = self._now(), self._ready.get(job, {})
+        ready = {
+            PodId(
+                node=node,
+                namespace=job.namespace,
+                job=job.name,
+                slot=slot,
+                uid=status.uid,
+                version=status.version,
+                generation=status.generation,
+            )
+            for node, told in self._truth.statuses.get(job, {}).items()
+            for slot, status in told.items()
+            if _is_ready(status)
+        }
+        self._ready[job] = {pod: before.get(pod, now) for pod in ready}
+        until = self._ready_until.setdefault(job, {})
+        until.update((pod, now) for pod in before.keys() - ready)
+
+    def _check_floor(self, job: JobKey, stopped: Sequence[PodId]) -> Iterator[str]:
+        truth, now = self._truth, self._now()
+        head, spec = truth.heads.get(job), truth.spec(job)
+        if head is None or head.deleting or spec is None or self._is_new(job):
+            return
+        ready = self._ready.get(job, {})
+        served = [pod for pod in stopped if ready.get(pod, now) < now - VIEW_SECONDS]
+        if not served:
+            return
+        instances = list(truth.assigned(job))
+        running = {pod_id(a) for a in instances if a.state is SlotState.RUNNING}
+        late = [self._ready_until.get(job, {}), self._lost.get(job, {})]
+        lately = {p for times in late for p, t in times.items() if t >= now - VIEW_SECONDS}
+        lost = {p for p in lately if p.node not in truth.presences}
+        healthy = len(running & (ready.keys() | lately) | lost)
+        floor, name = min(spec.min_available, head.wanted), served[0].name
+        if healthy < floor:
+            yield f"S10 {name} was stopped: {healthy} of {job} are healthy, {floor} must be"
+        elif healthy < head.wanted and self._is_moved(served, instances, spec, head):
+            wanted = head.wanted
+            yield f"S10 {name} was drained: {healthy} of {job} are healthy, {wanted} are wanted"
+
+    def _is_moved(
+        self, served: Sequence[PodId], instances: Sequence[Assigned], spec: Job, head: JobHead
+    ) -> bool:
+        """Whether a drain without a deadline is what stopped it: that one starts others first."""
+        ledger = self._truth.ledgers.get(served[0].node)
+        is_current = (served[0].uid, served[0].version) == (head.uid, head.version)
+        return (
+            ledger is not None
+            and ledger.drain is not None
+            and not ledger.drain.deadline
+            and is_current
+            and spec.kind is JobKind.SERVICE
+            and spec.on_partition is not OnPartition.STOP
+            and all(rest.is_current(a, head) for a in instances if a.state in LIVE)
+        )
+
+    def _is_new(self, job: JobKey) -> bool:
+        """Whether somebody changed it so lately that not all may have seen it."""
+        return self._now() - self._head_since.get(job, NEVER) < VIEW_SECONDS
+
+    # Priority -----------------------------------------------------------------------------------
+
+    def _check_priority(self, change: Change, asked: set[JobKey], is_trusted: bool) -> list[str]:
+        """Who lacked instances and got some: did nobody more important lack them too?"""
+        truth, now = self._truth, self._now()
+        gained: dict[JobKey, Counter[NodeName]] = {}
+        lacked: set[JobKey] = set()
+        for job in change.jobs:
+            head = truth.heads.get(job)
+            before = self._live.get(job, Counter())
+            live = self._live[job] = Counter(truth.live(job).values())
+            if more := live - before:
+                gained[job] = more
+            if job in self._missing_since:
+                lacked.add(job)
+            is_missing = head is not None and not head.deleting and live.total() < head.wanted
+            if is_missing:
+                self._missing_since.setdefault(job, now)
+            else:
+                self._missing_since.pop(job, None)
+        is_repair = bool(change.lost - truth.presences.keys())
+        if not is_trusted or is_repair:
+            return []
+        found: list[str] = []
+        for job in sorted((gained.keys() & lacked) - asked):
+            found += self._check_first(job, gained)
+        return found
+
+    def _check_first(
+        self, job: JobKey, gained: Mapping[JobKey, Counter[NodeName]]
+    ) -> Iterator[str]:
+        truth, now = self._truth, self._now()
+        head, spec = truth.heads.get(job), truth.spec(job)
+        if head is None or spec is None or not self._is_plain(job, head, spec):
+            return
+        for other, since in sorted(self._missing_since.items()):
+            rival = truth.spec(other)
+            if (
+                rival is None
+                or rival.kind is not JobKind.SERVICE
+                or rival.priority <= spec.priority
+            ):
+                continue
+            if other in gained or since > now - VIEW_SECONDS or self._is_new(other):
+                continue
+            for node, count in sorted(gained[job].items()):
+                given = [Demand.of(spec)] * count
+                there = self._live.get(other, Counter())
+                if rest.may_have(truth, node, rival, there) and rest.fits(
+                    truth, node, Demand.of(rival), given
+                ):
+                    yield f"L3 {node} got {job}, though {other} comes first and would have fitted"
+
+    def _is_plain(self, job: JobKey, head: JobHead, spec: Job) -> bool:
+        """Neither in the middle of a change nor moved by a drain: those have their own order."""
+        return spec.kind is JobKind.SERVICE and all(
+            rest.is_current(a, head)
+            and (ledger := self._truth.ledgers.get(a.node)) is not None
+            and not ledger.drain
+            for a in self._truth.assigned(job)
+        )
+
+
+def _is_ready(status: InstanceStatus) -> bool:
+    return status.healthy or status.state is InstanceState.COMPLETED
+
+
+def _differ(before: JobHead | None, after: JobHead | None) -> bool:
+    """Whether somebody asked for something: every commit rewrites heads."""
+    if before is None or after is None:
+        return True
+    return (before.uid, before.version, before.wanted, before.restart, before.deleting) != (
+        after.uid,
+        after.version,
+        after.wanted,
+        after.restart,
+        after.deleting,
+    )
