@@ -84,6 +84,12 @@ def test_units_may_do_little_beyond_their_task(units: Path) -> None:
         assert done.returncode == 0, done.stdout[-400:] + done.stderr
 
 
+def test_flanneld_is_not_waited_for_without_end(units: Path) -> None:
+    """Its client of etcd never gives up a question that a silent member took: systemd ends it."""
+    lines = (units / "ozymandias-flanneld.service").read_text().splitlines()
+    assert {"Type=notify", "Restart=always", "TimeoutStartSec=15"} <= set(lines)
+
+
 def test_settings_are_good_and_secrets_are_not_for_everybody(
     record: HostRecord, tmp_path: Path
 ) -> None:
