@@ -5,6 +5,7 @@ the container, once per state that it is in (the answer is kept until the list s
 """
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from ozymandias.model.job import NetworkMode
@@ -77,7 +78,7 @@ class Observer:
         infra = next((c for c in listed if c.get("IsInfra")), None)
         members = [c for c in listed if not c.get("IsInfra")]
         address = ""
-        is_up = infra is not None and is_running(infra)
+        is_up = infra is not None and is_connected(infra)
         if infra is not None and is_up:
             inspected = await self._inspect(infra)
             is_up = inspected is not None
@@ -139,6 +140,20 @@ class Observer:
 def is_running(listed: Document) -> bool:
     """Has it a process, by podman's entry for it?"""
     return _STATES.get(listed["State"]) is ContainerState.RUNNING
+
+
+def is_connected(infra: Document) -> bool:
+    """Runs it, and has it still the interface it was given? Of its own network alone."""
+    if not is_running(infra):
+        return False
+    if (infra.get("Labels") or {}).get(podspec.NETWORK) == NetworkMode.HOST:
+        return True
+    try:
+        lines = Path(f"/proc/{int(infra['Pid'])}/net/dev").read_text().splitlines()
+    except (OSError, KeyError, ValueError):
+        return True  # it has just gone, and the next list shows it
+    names = {line.partition(":")[0].strip() for line in lines if ":" in line}
+    return bool(names - {"lo"})
 
 
 def _name(listed: Document) -> str:

@@ -44,7 +44,7 @@ from ozymandias.ports import (
     RuntimeInfo,
 )
 from ozymandias.runtime import podspec, probes, streams
-from ozymandias.runtime.observation import Observer, is_running
+from ozymandias.runtime.observation import Observer, is_connected, is_running
 from ozymandias.runtime.podman_api import (
     DEADLINE_SECONDS,
     PodmanApi,
@@ -220,8 +220,10 @@ class PodmanRuntime:
         if infra is None:
             raise RuntimeFailed(f"no such pod: {pod.name}")
         ports = podspec.parse_redirects(infra["Labels"].get(podspec.REDIRECTS, ""))
-        if not is_running(infra):
+        if not is_connected(infra):
             await _all(self._stop_container(c) for c in listed if c is not infra)
+            if is_running(infra):  # with an interface that somebody has deleted
+                await self._stop(infra["Id"], 0)
             await self._start_network(pod, ports)
         elif ports:
             await redirect(int(infra["Pid"]), ports, deadline_seconds=self._deadline_seconds)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import subprocess
 import urllib.request
 from dataclasses import replace
 
@@ -10,7 +11,8 @@ import pytest
 from ozymandias.model.job import NetworkMode, Port
 from ozymandias.model.pod import ContainerState, Pod
 from ozymandias.ports import PortTaken
-from tests.integration.podman.conftest import PodmanKit, demo, shell
+from ozymandias.runtime.podspec import infra_name
+from tests.integration.podman.conftest import PodmanKit, demo, leftovers, shell
 from tests.runtime_contract import make_pod, observed, state_of, until
 
 
@@ -72,6 +74,21 @@ async def test_redirect_is_made_anew_with_the_network(kit: PodmanKit) -> None:
     await again.start_container(pod.id, "app")
     await again.aclose()
     assert (await fetch(f"http://{await address_of(kit, pod)}/")).startswith("hello")
+
+
+async def test_a_deleted_interface_is_made_anew(kit: PodmanKit) -> None:
+    """A pod whose interface was deleted has no network; its next start gives it another one."""
+    pod, address = await start(kit, Port(pod=80, container=8000))
+    await fetch(f"http://{address}/")
+    infra = kit.site.service.podman("inspect", "-f", "{{.State.Pid}}", infra_name(pod.id))
+    delete = ["nsenter", "-t", infra, "-n", "ip", "link", "delete", "eth0"]
+    subprocess.run(delete, check=True)
+    down = await observed(kit.runtime, pod)
+    assert down is not None and not down.infra_running and down.address == ""
+    await kit.runtime.start_container(pod.id, "app")
+    assert (await fetch(f"http://{await address_of(kit, pod)}/")).startswith("hello")
+    await kit.runtime.remove_pod(pod.id)
+    assert leftovers(kit.site) == []
 
 
 async def test_host_port(kit: PodmanKit) -> None:
