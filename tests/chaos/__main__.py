@@ -46,8 +46,9 @@ class Run:
             minutes=arguments.minutes,
         )
         self.watching = Watching(cluster, self.violate)
+        watching = self.watching
         self.processes = Processes(
-            cluster.hosts, self.watching.truth, self.watching.lock, self.violate
+            cluster.hosts, watching.truth, watching.left, watching.lock, self.violate
         )
         self.users = [load.User(name, cluster, arguments.seed, self._stop) for name in USERS]
         self.nemesis = Nemesis(

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -75,10 +75,16 @@ class Processes:
     """Looks from `start` to `stop`; the truth of the store is somebody else's to keep."""
 
     def __init__(
-        self, hosts: Hosts, truth: Truth, lock: threading.RLock, violate: Callable[[str], None]
+        self,
+        hosts: Hosts,
+        truth: Truth,
+        left: Mapping[PodId, float],
+        lock: threading.RLock,
+        violate: Callable[[str], None],
     ) -> None:
         self._hosts = hosts
         self._truth = truth
+        self._left = left  # when a pod was last told to stop; it may have to run again since
         self._lock = lock
         self._violate = violate
         self._known: dict[str, Container] = {}  # by container id
@@ -114,7 +120,9 @@ class Processes:
                 self._doubtful.append((moment, gone, self._pods(gone, moment - BEFORE_SECONDS)))
             while self._doubtful and self._doubtful[0][0] < moment - AFTER_SECONDS:
                 ended, gone, pods = self._doubtful.popleft()
-                if pods & self._pods(gone, moment):
+                began = ended - BEFORE_SECONDS
+                still = pods & self._pods(gone, moment)
+                if any(self._left.get(pod, 0.0) < began for pod in still):
                     self.unmeant.append((ended, gone))
             self._check(now)
             before = now

@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobHead, JobKey
 from ozymandias.model.node import NodeName
+from ozymandias.model.pod import PodId
 from ozymandias.ports import KV, Event
 from ozymandias.sim import invariants
 from ozymandias.sim.truth import Change, Truth
@@ -41,6 +43,7 @@ class Watching:
         self.schedules = 0
         self.gaps = 0  # history that was compacted before it was seen
         self.heads: list[HeadChange] = []
+        self.left: dict[PodId, float] = {}  # when it was last seen that a pod is not to run
 
     @property
     def is_looking(self) -> bool:
@@ -111,7 +114,11 @@ class Watching:
             truth = self.truth
             named = {_job_of(event.kv.key) for event in events}
             before = {job: truth.heads.get(job) for job in named if job is not None}
+            nodes = {_node_of(event.kv.key) for event in events} - {None}
+            running = {pod for node in nodes for pod in _running(truth, node)}
             change = truth.take_in(events)
+            running -= {pod for node in nodes for pod in _running(truth, node)}
+            self.left |= dict.fromkeys(running, time.monotonic())
             self.revision, self.revisions = revision, self.revisions + 1
             found: list[str] = []
             if change.is_schedule:
@@ -150,6 +157,18 @@ class Watching:
                 away = ", ".join(sorted(missing))
                 found.append(f"S13 {node} was declared dead while {away} were missing")
         return found
+
+
+def _node_of(key: bytes) -> NodeName | None:
+    if not key.startswith(keys.ASSIGNMENTS):
+        return None
+    return NodeName(key[len(keys.ASSIGNMENTS) :].decode(errors="replace").partition("/")[0])
+
+
+def _running(truth: Truth, node: NodeName | None) -> set[PodId]:
+    if node is None:
+        return set()
+    return {pod for pod, state in truth.pods_of(node).items() if state is SlotState.RUNNING}
 
 
 def _job_of(key: bytes) -> JobKey | None:
