@@ -25,7 +25,7 @@ from tests.cluster.hosts.hosts import Hosts
 
 LOOK_SECONDS = 0.25
 BEFORE_SECONDS = 2.0  # a container that ended was to run so long before …
-AFTER_SECONDS = 10.0  # … and still is so long after: nobody meant it to end
+AFTER_SECONDS = 30.0  # … and still is so long after: nobody meant it to end (a watch may lag)
 HIERARCHY = Path("/sys/fs/cgroup/pids")
 
 
@@ -95,7 +95,7 @@ class Processes:
         self.looks = 0
         self.ended: list[tuple[float, Container]] = []
         self.unmeant: list[tuple[float, Container]] = []  # ended though they were to run on
-        self._running: deque[tuple[float, Running]] = deque(maxlen=60)
+        self._running: deque[tuple[float, Running]] = deque(maxlen=240)
         self._doubtful: deque[tuple[float, Container, set[PodId]]] = deque()
         self.overlaps: list[tuple[InstanceId, float]] = []  # of jobs that may run twice
 
