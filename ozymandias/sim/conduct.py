@@ -6,7 +6,8 @@ view of the cluster that may be old.
 
     S10  floor     an own action takes no healthy instance where `min_available` needs it
          drain     a drain stops what is healthy only where as many as are wanted are healthy
-    L3   priority  room that appeared goes to the highest priority that fits into it
+    L3   priority  room that appeared goes to the highest priority that fits into it, and so does
+                   what is left after a loss
 
 Statuses are not compared by a commit, so what was true half a second ago counts as true.
 """
@@ -67,7 +68,9 @@ class Conduct:
             for job in stopped.keys() - asked:
                 found += self._check_floor(job, stopped[job])
         if change.is_schedule:
-            found += self._check_priority(change, asked, is_trusted)
+            lost = {pod.key for pod in ended if pod.node not in self._truth.presences}
+            outdated = {pod.key for pod in ended if not self._is_current(pod)}
+            found += self._check_priority(change, asked, lost, outdated, is_trusted)
         return found
 
     # Healthy instances --------------------------------------------------------------------------
@@ -136,7 +139,19 @@ class Conduct:
 
     # Priority -----------------------------------------------------------------------------------
 
-    def _check_priority(self, change: Change, asked: set[JobKey], is_trusted: bool) -> list[str]:
+    def _is_current(self, pod: PodId) -> bool:
+        head = self._truth.heads.get(pod.key)
+        wanted = (head.uid, head.version, head.restart) if head else None
+        return (pod.uid, pod.version, pod.generation) == wanted
+
+    def _check_priority(
+        self,
+        change: Change,
+        asked: set[JobKey],
+        lost: set[JobKey],
+        outdated: set[JobKey],
+        is_trusted: bool,
+    ) -> list[str]:
         """Who lacked instances and got some: did nobody more important lack them too?"""
         truth, now = self._truth, self._now()
         gained: dict[JobKey, Counter[NodeName]] = {}
@@ -154,22 +169,28 @@ class Conduct:
                 self._missing_since.setdefault(job, now)
             else:
                 self._missing_since.pop(job, None)
-        is_repair = bool(change.lost - truth.presences.keys())
-        if not is_trusted or is_repair:
+        if not is_trusted:
             return []
+        # A repair looks after those only that have just lost something.
+        is_repair = bool(change.lost - truth.presences.keys())
+        concerned, rivals = lacked, self._missing_since.keys() - lost
+        if is_repair:
+            concerned, rivals = lost, (self._missing_since.keys() & lost) - outdated
+        lately = now - VIEW_SECONDS
+        rivals = {r for r in rivals if is_repair or self._missing_since[r] <= lately}
         found: list[str] = []
-        for job in sorted((gained.keys() & lacked) - asked):
-            found += self._check_first(job, gained)
+        for job in sorted((gained.keys() & concerned) - asked):
+            found += self._check_first(job, gained, rivals - gained.keys())
         return found
 
     def _check_first(
-        self, job: JobKey, gained: Mapping[JobKey, Counter[NodeName]]
+        self, job: JobKey, gained: Mapping[JobKey, Counter[NodeName]], rivals: set[JobKey]
     ) -> Iterator[str]:
-        truth, now = self._truth, self._now()
+        truth = self._truth
         head, spec = truth.heads.get(job), truth.spec(job)
         if head is None or spec is None or not self._is_plain(job, head, spec):
             return
-        for other, since in sorted(self._missing_since.items()):
+        for other in sorted(rivals):
             rival = truth.spec(other)
             if (
                 rival is None
@@ -177,7 +198,7 @@ class Conduct:
                 or rival.priority <= spec.priority
             ):
                 continue
-            if other in gained or since > now - VIEW_SECONDS or self._is_new(other):
+            if self._is_new(other):
                 continue
             for node, count in sorted(gained[job].items()):
                 given = [Demand.of(spec)] * count
