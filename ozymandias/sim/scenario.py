@@ -126,6 +126,8 @@ class Life:
         self.leaving: set[NodeName] = set()  # broken for ever, their leases lapse
         self._dice = random.Random(f"life {schedule.seed}")
         self._placeable_since: float | None = None
+        self._looked_at: object = None  # the state of the world that these differences are of
+        self._found: list[str] = []
 
     async def live(self) -> None:
         async with asyncio.TaskGroup() as calls:
@@ -311,9 +313,15 @@ class Life:
         """What is not as it should be; as long as a lost node's lease lives all only seems well."""
         world = self.world
         pods = {name: frozenset(m.host.pods) for name, m in world.machines.items()}
-        there = self.leaving & world.truth.presences.keys()
-        unseen = [f"{name} is not missed" for name in sorted(there)]
-        return unseen + rest.differences(world.truth, pods, self.core) + self._proposals()
+        daemons = [world.machines[name].daemon for name in sorted(self.core)]
+        mirrored = [(id(d), d.mirror.revision) for d in daemons if d]
+        state = (world.etcd.revision, pods, mirrored, sorted(self.leaving))
+        if state != self._looked_at:  # nothing else is looked at, so the answer stays
+            there = self.leaving & world.truth.presences.keys()
+            unseen = [f"{name} is not missed" for name in sorted(there)]
+            found = rest.differences(world.truth, pods, self.core)
+            self._looked_at, self._found = state, unseen + found + self._proposals()
+        return self._found
 
     def _is_converged(self) -> bool:
         """Looked at from time to time; what could be placed must not stay so for long."""

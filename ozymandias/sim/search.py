@@ -4,6 +4,7 @@ A seed that never ends in real time is a failure too: its process is given REAL_
 """
 
 import faulthandler
+import gc
 import logging
 import multiprocessing
 import signal
@@ -18,6 +19,7 @@ from ozymandias.sim.scenario import Outcome, run_seed
 
 REAL_SECONDS_MAX = 300.0  # of one seed; usually it takes a second
 CHUNK = 4  # seeds that a process takes at a time
+GARBAGE = 100_000  # objects after which cycles are looked for; by default it is a tenth of the time
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +83,7 @@ def be_quiet() -> None:
 
 def _run(seed: int) -> tuple[Outcome, float]:
     be_quiet()
+    gc.set_threshold(GARBAGE)
     faulthandler.dump_traceback_later(REAL_SECONDS_MAX, exit=True, file=2)
     before = time.process_time()
     try:

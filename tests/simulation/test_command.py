@@ -15,6 +15,7 @@ from ozymandias.sim.scenario import Outcome
 from ozymandias.sim.schedule import Options, Schedule, draw
 from ozymandias.sim.search import Tally
 from ozymandias.sim.shrink import shrink
+from ozymandias.sim.speed import measure
 from ozymandias.sim.trace import Entry
 
 LARGE = next(seed for seed in range(1000) if draw(seed).options.size == "large")
@@ -142,3 +143,11 @@ def interrupt(arguments: list[str], after: str) -> tuple[int, str]:
         finally:
             process.kill()
     return process.returncode, text
+
+
+def test_the_speed_is_measured_on_a_life_that_holds() -> None:
+    """Five nodes and fifty instances for a minute, and nothing is violated in it."""
+    speed = measure(60.0)
+    assert speed.violations == ()
+    assert speed.virtual_seconds >= 60.0
+    assert "5 nodes, 50 instances" in str(speed)
