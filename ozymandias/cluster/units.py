@@ -7,7 +7,12 @@ directory in its place. A program below a home directory needs a hole in the wal
 from dataclasses import dataclass
 from pathlib import Path
 
-SERVICES = ("ozymandias.service", "ozymandias-ingress.service", "ozymandias-dns.service")
+SERVICES = (
+    "ozymandias-guard.service",  # without it no exclusive pod is started
+    "ozymandias.service",
+    "ozymandias-ingress.service",
+    "ozymandias-dns.service",
+)
 UNIT_DIR = Path("etc/systemd/system")
 # Where each file goes, from the root directory.
 DROP_INS = {
