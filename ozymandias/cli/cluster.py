@@ -50,7 +50,7 @@ def up(
     ingress_port: int | None,
     api_port: int | None,
 ) -> None:
-    """Start a cluster on this machine: real etcd, real podman, N nodes, ingress and DNS.
+    """Start a cluster on this machine: real etcd, real podman, N nodes, guard, ingress and DNS.
 
     Returns when it is ready. A cluster that runs already is left as it is; one that was stopped by
     a power cut is brought back with its jobs.

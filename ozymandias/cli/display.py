@@ -72,7 +72,7 @@ class Live(Silent):
         most = min(ROWS_SHOWN_MAX, max(1, _terminal_rows() - OTHER_ROWS))
         chosen = rows if len(rows) <= most else sorted(rows, key=_urgency)[:most]
         cells = [
-            (row["instance"], row["node"], row["state"], f"v{row['version']}", row["reason"])
+            (row["instance"], row["node"], row["state"], str(row["version"]), row["reason"])
             for row in chosen
         ]
         header = ("INSTANCE", "NODE", "STATE", "VERSION", "REASON")
