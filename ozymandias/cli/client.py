@@ -11,8 +11,8 @@ not make it twice. Any other is not, and its outcome is unknown.
 import json
 import os
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ozymandias.cli import context as contexts
 from ozymandias.cli.options import settings
@@ -31,6 +31,21 @@ PAGES_MAX = 1000  # of a list; a page has up to 10,000 rows
 Document = dict[str, Any]
 
 
+class Request(NamedTuple):
+    method: str
+    path: tuple[str, ...]
+    query: Mapping[str, object] = {}
+    body: bytes = b""
+    wait_seconds: float = ANSWER_SECONDS
+    headers: Mapping[str, str] = {}
+
+    @property
+    def target(self) -> str:
+        target = "/v1/" + "/".join(quoted(part) for part in self.path)
+        given = [(k, str(v)) for k, v in self.query.items() if v not in (None, "", False)]
+        return target + "?" * bool(given) + "&".join(f"{k}={quoted(v)}" for k, v in given)
+
+
 class Client:
     def __init__(
         self, context: contexts.Context, *, connect_seconds: float = CONNECT_SECONDS
@@ -40,14 +55,14 @@ class Client:
         self._endpoints = list(context.endpoints)
 
     def get(self, *path: str, timeout: float = ANSWER_SECONDS, **query: object) -> Any:
-        return self._document("GET", path, query, b"", timeout)
+        return self._document(Request("GET", path, query, wait_seconds=timeout))
 
     def items(self, *path: str, **query: object) -> list[Any]:
         """All rows of a list, page after page."""
         found: list[Any] = []
         cursor = None
         for _ in range(PAGES_MAX):
-            page = self._document("GET", path, query | {"cursor": cursor}, b"", ANSWER_SECONDS)
+            page = self._document(Request("GET", path, query | {"cursor": cursor}))
             found += page["items"]
             cursor = page.get("next")
             if not cursor:
@@ -65,18 +80,17 @@ class Client:
     ) -> Any:
         """``once``: safe to send again. ``version``: only if the job still has that one."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = _condition(version)
-        if not once:
-            return self._document("POST", path, query, data, timeout, headers)
-        headers["Idempotency-Key"] = os.urandom(16).hex()
-        return self._until_known("POST", path, query, data, timeout, headers)
+        key = {"Idempotency-Key": os.urandom(16).hex()} if once else {}
+        request = Request("POST", path, query, data, timeout, _condition(version) | key)
+        return self._until_known(request) if once else self._document(request)
 
     def delete(self, *path: str, version: int | None = None) -> Any:
-        return self._document("DELETE", path, {}, b"", CHANGE_SECONDS, _condition(version))
+        headers = _condition(version)
+        return self._document(Request("DELETE", path, {}, b"", CHANGE_SECONDS, headers))
 
     def lines(self, *path: str, **query: object) -> Iterator[str]:
         """The lines of a stream until it ends; beats (empty lines) are left out."""
-        answer = self._ask("GET", path, query, b"", SILENCE_SECONDS)
+        answer = self._ask(Request("GET", path, query, wait_seconds=SILENCE_SECONDS))
         try:
             for line in answer.lines():
                 if line.strip():
@@ -86,14 +100,14 @@ class Client:
         finally:
             answer.close()
 
-    def _until_known(self, *request: Any) -> Any:
+    def _until_known(self, request: Request) -> Any:
         """Send a change with a key until somebody says what became of it, within a limit."""
         from ozymandias.problems import OUTCOME_UNKNOWN, ProblemError
 
         doubt: ProblemError | None = None
         for pause in (*PAUSES_SECONDS, None):
             try:
-                return self._document(*request)
+                return self._document(request)
             except ProblemError as error:
                 if error.problem.kind is OUTCOME_UNKNOWN:
                     doubt = error
@@ -105,36 +119,18 @@ class Client:
         assert doubt is not None
         raise doubt
 
-    def _document(
-        self,
-        method: str,
-        path: tuple[str, ...],
-        query: dict[str, object],
-        body: bytes,
-        wait: float,
-        headers: dict[str, str] | None = None,
-    ) -> Any:
-        answer = self._ask(method, path, query, body, wait, headers)
+    def _document(self, request: Request) -> Any:
+        answer = self._ask(request)
         try:
             return json.loads(answer.body())
         except (NoAnswer, ValueError) as error:
-            raise _unknown_outcome(method, self._endpoints[0], str(error)) from None
+            raise _unknown_outcome(request.method, self._endpoints[0], str(error)) from None
         finally:
             answer.close()
 
-    def _ask(
-        self,
-        method: str,
-        path: tuple[str, ...],
-        query: dict[str, object],
-        body: bytes,
-        wait: float,
-        headers: dict[str, str] | None = None,
-    ) -> Answer:
+    def _ask(self, request: Request) -> Answer:
         """The first good answer; the node that gave it is asked first from then on."""
-        target = "/v1/" + "/".join(quoted(part) for part in path)
-        given = [f"{k}={quoted(str(v))}" for k, v in query.items() if v not in (None, "", False)]
-        target += "?" + "&".join(given) if given else ""
+        method = request.method
         tried: list[str] = []
         refusal: ProblemError | None = None
         for endpoint in list(self._endpoints):
@@ -142,11 +138,11 @@ class Client:
                 answer = send(
                     endpoint,
                     method,
-                    target,
-                    self._headers() | (headers or {}),
-                    body,
+                    request.target,
+                    {**self._headers(), **request.headers},
+                    request.body,
                     connect_timeout=self._connect_seconds,
-                    timeout=wait,
+                    timeout=request.wait_seconds,
                     ca=self.context.ca,
                 )
             except ConnectFailed as error:

@@ -1,7 +1,5 @@
 """systemd's files of a founded host, by systemd's own word."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 from ozymandias.cluster.founding import files, services
 from ozymandias.cluster.founding.record import ClusterSettings, HostRecord, Places
 from ozymandias.daemon import config
+from tests.integration.cluster.test_install import analyze
 
 BIN = Path(sys.executable).parent
 OTHERS = ("etcd", "flanneld", "coredns", "podman")
@@ -38,17 +37,6 @@ def record(tmp_path: Path) -> HostRecord:
         initial_members=("h1=https://192.0.2.1:2380",),
         bin_dirs=(str(bin_dir),),
         labels={"zone": "a", "example.org/rack": "r 7"},
-    )
-
-
-def analyze(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        ["systemd-analyze", *words],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
 
 

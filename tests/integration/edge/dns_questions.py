@@ -5,9 +5,14 @@ has a name; each question that shows it says so, and `docs/dns.md` explains it. 
 shows another one, or none where one is named, fails the test.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
+
+import dns.asyncquery
+import dns.exception
+import dns.message
+import dns.rcode
 
 from ozymandias.core.routes import Names, dns_records
 from ozymandias.model.job import Container, Job, JobName, Namespace, Port
@@ -46,6 +51,23 @@ class Question:
         marks = [self.rdclass] * (self.rdclass != "IN") + ["tcp"] * self.tcp + ["do"] * self.dnssec
         marks += [f"edns={self.edns}"] * (self.edns is not None) + ["norec"] * (not self.recursion)
         return " ".join([self.name, self.kind, *marks])
+
+
+def found_at(
+    port: int, name: str, kind: str = "A", address: str = "127.0.0.1"
+) -> Callable[[], Awaitable[list[str] | str]]:
+    """For `wait_for`: the answers, or the code if there are none."""
+
+    async def ask() -> list[str] | str:
+        query = dns.message.make_query(f"{name}.{DOMAIN}", kind)
+        try:
+            answer = await dns.asyncquery.udp(query, address, port=port, timeout=1)
+        except dns.exception.Timeout:
+            return "no answer"
+        texts = sorted(r.to_text() for rrset in answer.answer for r in rrset)
+        return texts or dns.rcode.to_text(answer.rcode())
+
+    return ask
 
 
 def job_records(

@@ -25,6 +25,7 @@ from tests.integration.edge.dns_questions import (
     STRICT,
     STRICTLY,
     Question,
+    found_at,
     packets,
     questions,
     records,
@@ -61,21 +62,6 @@ async def written(etcd: EtcdCluster) -> AsyncIterator[tuple[EtcdStore, Lease]]:
             await store.revoke(lease)
 
 
-def found_by(port: int, name: str, kind: str = "A"):
-    """For `wait_for`: the answers, or the code if there are none."""
-
-    async def ask() -> list[str] | str:
-        query = dns.message.make_query(f"{name}.ozy.internal", kind)
-        try:
-            answer = await dns.asyncquery.udp(query, HERE, port=port, timeout=1)
-        except dns.exception.Timeout:
-            return "no answer"
-        texts = sorted(r.to_text() for rrset in answer.answer for r in rrset)
-        return texts or dns.rcode.to_text(answer.rcode())
-
-    return ask
-
-
 async def test_coredns_answers_from_our_keys(etcd: EtcdCluster):
     """Addresses of a job and of one instance, services with their addresses; gone with the key,
     and all of them with the lease."""
@@ -85,8 +71,8 @@ async def test_coredns_answers_from_our_keys(etcd: EtcdCluster):
             await write(store, lease)
             port = server.port
             addresses = ["10.1.0.1", "10.1.0.2", "10.1.0.3"]
-            await wait_for(found_by(port, "web.default"), addresses)
-            assert await found_by(port, "1.web.default")() == ["10.1.0.2"]
+            await wait_for(found_at(port, "web.default"), addresses)
+            assert await found_at(port, "1.web.default")() == ["10.1.0.2"]
             query = dns.message.make_query("_8000._tcp.web.default.ozy.internal", "SRV")
             answer = await dns.asyncquery.udp(query, HERE, port=port, timeout=10)
             targets = [f"{slot}._8000._tcp.web.default.ozy.internal." for slot in range(3)]
@@ -98,10 +84,10 @@ async def test_coredns_answers_from_our_keys(etcd: EtcdCluster):
 
             mine = [r for r in records() if r.name.startswith("1.") and ".web.default." in r.name]
             await store.txn((), list(delete_records(mine)))
-            await wait_for(found_by(port, "web.default"), ["10.1.0.1", "10.1.0.3"])
+            await wait_for(found_at(port, "web.default"), ["10.1.0.1", "10.1.0.3"])
             await store.revoke(lease)
             for name in ("web.default", "0.web.default", "api.shop"):
-                await wait_for(found_by(port, name), "NXDOMAIN")
+                await wait_for(found_at(port, name), "NXDOMAIN")
 
 
 # The same questions to both -------------------------------------------------------------------
@@ -184,7 +170,7 @@ async def serving_both(etcd: EtcdCluster, directory: Path) -> AsyncIterator[tupl
             process("dns", directory, settings),
             CoreDns.start(etcd.endpoints, forwarder) as server,
         ):
-            await wait_for(found_by(port, "api.shop"), ["10.2.0.1"])
+            await wait_for(found_at(port, "api.shop"), ["10.2.0.1"])
             yield port, server.port
 
 

@@ -11,17 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import dns.asyncquery
-import dns.exception
-import dns.message
-import dns.rcode
 import trustme
 
 from ozymandias.store.etcd import Credentials, EtcdStore
 from ozymandias.store.names import put_records
 from tests.coredns_server import free_port
 from tests.etcd_server import EtcdCluster
-from tests.integration.edge.dns_questions import job_records
+from tests.integration.edge.dns_questions import found_at, job_records
 from tests.integration.edge.test_processes import process, wait_for
 
 NOBODY = 65534
@@ -34,19 +30,6 @@ for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
         asking.sendto(query, (address, 53))
         print(asking.recv(512)[3] & 15)
 """
-
-
-def found_at(address: str, port: int, name: str):
-    async def ask() -> list[str] | str:
-        query = dns.message.make_query(f"{name}.ozy.internal", "A")
-        try:
-            answer = await dns.asyncquery.udp(query, address, port=port, timeout=1)
-        except dns.exception.Timeout:
-            return "no answer"
-        texts = sorted(r.to_text() for rrset in answer.answer for r in rrset)
-        return texts or dns.rcode.to_text(answer.rcode())
-
-    return ask
 
 
 async def test_store_behind_tls_and_password(tmp_path: Path):
@@ -98,7 +81,7 @@ async def test_store_behind_tls_and_password(tmp_path: Path):
             }
             with process("dns", tmp_path, settings):
                 for address in ("127.0.0.1", "::1"):
-                    await wait_for(found_at(address, port, "web.default"), expected)
+                    await wait_for(found_at(port, "web.default", address=address), expected)
 
 
 @contextmanager
