@@ -1,9 +1,10 @@
-"""One cluster for all tests that leave it as they found it, and small ones for the others."""
+"""One cluster for all tests that leave it as they found it; three hosts for a module of tests."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.hosts.cluster import HostCluster, running
 from tests.cluster.kit import Cluster, running_cluster
 
 
@@ -20,3 +21,10 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
     yield shared
     left = [row["job"] for row in shared.get("/v1/jobs")["items"]]
     shared.stop(*left)
+
+
+@pytest.fixture(scope="module")
+def three_hosts() -> Iterator[HostCluster]:
+    """A cluster of three hosts, in namespaces of their own; each test puts them right again."""
+    with running(3) as cluster:
+        yield cluster

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.hosts.cluster import HostCluster, running
+from tests.cluster.hosts.three import NODES, say
 from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
-NODES = ("n1", "n2", "n3")
 # A cluster comes up within the first test.
 pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
 HOST = "web.default.test"
@@ -23,10 +23,6 @@ IS_LONG = bool(os.environ.get("OZY_LONG"))
 PAUSE_SECONDS = 30.0 if IS_LONG else 12.0  # twice the lease
 OUTAGE_SECONDS = 120.0 if IS_LONG else 15.0
 KILLS = 10
-
-
-def say(text: str) -> None:
-    print(f"\n  {text}")
 
 
 @pytest.fixture(scope="module")

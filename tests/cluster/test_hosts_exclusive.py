@@ -9,43 +9,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.hosts.cluster import HostCluster, running
+from tests.cluster.hosts.cluster import HostCluster
+from tests.cluster.hosts.three import ELECTION_SECONDS_MAX, NODES, TTL_SECONDS, put_right, say
 from tests.cluster.kit import shell, until
 from tests.cluster.timelines import RECORDER, VOLUME, Run, overlaps, runs
 
-NODES = ("n1", "n2", "n3")
 # A cluster comes up within the first test.
 pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
-TTL_SECONDS = 6.0
 FENCED_SECONDS_MAX = 2.25 * TTL_SECONDS + 5  # the lease, as much again and a quarter, and a start
-ELECTION_SECONDS_MAX = 3.0  # when etcd's leader goes with the host; every lease then begins anew
 SHARED = "/var/lib/ozymandias/shared/default"
 JOB = shell("once", RECORDER, volumes=[VOLUME]) | {"on_partition": "stop"}
 ORDINARY = shell("kept", RECORDER, volumes=[VOLUME], numInstances=3)
 
 
-def say(text: str) -> None:
-    print(f"\n  {text}")
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[HostCluster]:
-    with running(3) as cluster:
-        yield cluster
-
-
 @pytest.fixture
-def cluster(shared: HostCluster) -> Iterator[HostCluster]:
-    yield shared
-    shared.hosts.heal()
+def cluster(three_hosts: HostCluster) -> Iterator[HostCluster]:
+    yield three_hosts
+    put_right(three_hosts, "guard", "daemon")
     for name in NODES:
-        for program in ("guard", "daemon"):
-            if not shared[name].processes[program].is_running:
-                shared.start(name, program)
-    shared.wait_ready(*NODES)
-    shared.stop(*(row["job"] for row in shared.get("/v1/jobs")["items"]))
-    for name in NODES:
-        shared[name].run("rm", "-rf", SHARED)
+        three_hosts[name].run("rm", "-rf", SHARED)
 
 
 def timeline(cluster: HostCluster, *names: str, job: str = "once") -> list[Run]:

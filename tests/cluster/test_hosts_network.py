@@ -15,10 +15,10 @@ import pytest
 from ozymandias.runtime.flannel import COMMENT
 from tests.cluster.hosts import programs
 from tests.cluster.hosts.cluster import HostCluster, running
+from tests.cluster.hosts.three import NODES, say
 from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import BUSYBOX, until, web
 
-NODES = ("n1", "n2", "n3")
 pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
 # A server that tells who asks, and which instance it is.
 SCRIPT = r"""
@@ -30,10 +30,6 @@ trap 'exit 0' TERM
 httpd -f -p 0.0.0.0:8000 -h /tmp/web &
 wait
 """
-
-
-def say(text: str) -> None:
-    print(f"\n  {text}")
 
 
 @pytest.fixture(scope="module")

@@ -8,33 +8,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.hosts.cluster import HostCluster, running
+from tests.cluster.hosts.cluster import HostCluster
+from tests.cluster.hosts.three import (
+    ELECTION_SECONDS_MAX,
+    MOVED_SECONDS_MAX,
+    NODES,
+    put_right,
+    say,
+)
 from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
-NODES = ("n1", "n2", "n3")
 # A cluster comes up within the first test.
 pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
-TTL_SECONDS = 6.0  # of the nodes' leases
-MOVED_SECONDS_MAX = TTL_SECONDS + 5
-ELECTION_SECONDS_MAX = 3.0  # when etcd's leader goes with the host; every lease then begins anew
-
-
-def say(text: str) -> None:
-    print(f"\n  {text}")
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[HostCluster]:
-    with running(3) as cluster:
-        yield cluster
 
 
 @pytest.fixture
-def cluster(shared: HostCluster) -> Iterator[HostCluster]:
-    yield shared
-    shared.hosts.heal()
-    shared.stop(*(row["job"] for row in shared.get("/v1/jobs")["items"]))
+def cluster(three_hosts: HostCluster) -> Iterator[HostCluster]:
+    yield three_hosts
+    put_right(three_hosts)
 
 
 def running_twice(cluster: HostCluster) -> list[str]:

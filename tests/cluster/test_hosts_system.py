@@ -17,19 +17,15 @@ from tests.cluster.hosts import programs, system_images
 from tests.cluster.hosts.cluster import HostCluster, running
 from tests.cluster.hosts.host import Host
 from tests.cluster.hosts.hosts import each
+from tests.cluster.hosts.three import NODES, say
 from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
-NODES = ("n1", "n2", "n3")
 # A cluster comes up within the first test.
 pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
 JOBSPECS = Path(__file__).resolve().parents[2] / "jobspecs" / "system"
 READY_SECONDS_MAX = 90.0
 RETURN_SECONDS_MAX = 40.0
-
-
-def say(text: str) -> None:
-    print(f"\n  {text}")
 
 
 def make_images(host: Host) -> None:

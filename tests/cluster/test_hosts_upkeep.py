@@ -10,36 +10,24 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.hosts.cluster import SOCKET, HostCluster, running
+from tests.cluster.hosts.cluster import SOCKET, HostCluster
+from tests.cluster.hosts.three import NODES, put_right, revive, say
 from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
-NODES = ("n1", "n2", "n3")
 # A cluster comes up within the first test.
 pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
 DRAIN_SECONDS_MAX = 40.0
 EXIT_BLOCKED = 3
 
 
-def say(text: str) -> None:
-    print(f"\n  {text}")
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[HostCluster]:
-    with running(3) as cluster:
-        yield cluster
-
-
 @pytest.fixture
-def cluster(shared: HostCluster) -> Iterator[HostCluster]:
-    yield shared
+def cluster(three_hosts: HostCluster) -> Iterator[HostCluster]:
+    yield three_hosts
+    revive(three_hosts, "daemon")
     for name in NODES:
-        if not shared[name].processes["daemon"].is_running:
-            shared.start(name, "daemon")
-        assert ozy(shared, "node", "undrain", name)[0] == 0
-    shared.wait_ready(*NODES)
-    shared.stop(*(row["job"] for row in shared.get("/v1/jobs")["items"]))
+        assert ozy(three_hosts, "node", "undrain", name)[0] == 0
+    put_right(three_hosts)
 
 
 def ozy(cluster: HostCluster, *words: str, at: str = "n1") -> tuple[int, Any]:
