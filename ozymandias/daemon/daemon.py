@@ -19,6 +19,7 @@ from ozymandias.daemon.membership import Identity, Membership
 from ozymandias.daemon.probing import Prober
 from ozymandias.daemon.scheduling import Scheduler
 from ozymandias.daemon.statuses import StatusWriter
+from ozymandias.model.pod import PodId
 from ozymandias.ports import Clock, EndedRuns, Guard, Runtime, Store
 from ozymandias.problems import ProblemError, store_unavailable
 from ozymandias.runtime.ended import EndedInMemory
@@ -55,6 +56,7 @@ class Daemon:
             degraded=lambda: self._executor.degraded or self._without_network,
             guard=ports.guard,
             busy=lambda: local.busy,
+            reclaimed=self._tell_reclaimed,
         )
         fence = self.membership.fence
         self.committer = Committer(
@@ -123,6 +125,12 @@ class Daemon:
         if self.membership.valid() is None:
             reason = f"this node is waiting for {self.membership.waiting_for}"
             raise ProblemError(store_unavailable(reason))
+
+    def _tell_reclaimed(self, pod: PodId) -> None:
+        reason = f"{pod.node} is back, and nobody else had room for what still runs there"
+        self.events.emit(
+            "instance.reclaimed", reason, job=pod.key, instance=f"{pod.job}-{pod.slot}"
+        )
 
     def report_network(self, reason: str) -> None:
         """Why pods can have no network on this node; "" once they can."""

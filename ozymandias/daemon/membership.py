@@ -4,8 +4,9 @@ On start, and again whenever the lease was lost while etcd answers:
 
 - the record is there and its lease lives: take it over (a restart of the daemon); running pods are
   adopted as they are;
-- the record is gone: register, one transaction that writes record and ledger and marks every pod
-  found running but no longer assigned here as stopping; what is still assigned is reclaimed;
+- the record is gone: register, one transaction that writes record and ledger. What is still
+  assigned goes on, and so does a running pod that nobody could place elsewhere; every other one
+  that is found here is marked as stopping;
 - the record belongs to another machine: refuse to start.
 
 Past its lease's deadline, with etcd silent, the daemon goes on without a session: it commits and
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ozymandias.model.node import NodeName, Presence, Resources
-from ozymandias.model.pod import PodId
+from ozymandias.model.pod import ContainerState, ObservedPod, PodId
 from ozymandias.ports import (
     Ambiguous,
     Clock,
@@ -36,7 +37,14 @@ from ozymandias.ports import (
 from ozymandias.problems import CONFIG_INVALID, NODE_NAME_TAKEN, Problem, ProblemError
 from ozymandias.store import codec, keys
 from ozymandias.store.mirror import Mirror
-from ozymandias.store.registration import Offer, ensure_format, recount, register, renew_offer
+from ozymandias.store.registration import (
+    Offer,
+    Registered,
+    ensure_format,
+    recount,
+    register,
+    renew_offer,
+)
 from ozymandias.telemetry import log, warn
 
 BLIND = "podman does not answer"  # why a node that could not list its pods takes no work
@@ -74,6 +82,17 @@ class Session:
     revision: int  # nothing older than this may be acted upon
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pods:
+    """What is on this host: all of it, and what runs there and is left alone."""
+
+    found: tuple[PodId, ...] = ()
+    running: frozenset[PodId] = frozenset()
+
+
+NO_PODS = _Pods()
+
+
 class Membership:
     def __init__(
         self,
@@ -85,6 +104,7 @@ class Membership:
         clock: Clock,
         degraded: Callable[[], str] = lambda: "",
         busy: Callable[[], Collection[PodId]] = tuple,
+        reclaimed: Callable[[PodId], None] = lambda pod: None,
         guard: Guard,
     ) -> None:
         self._identity = identity
@@ -95,6 +115,7 @@ class Membership:
         self._degraded = degraded
         self._guard = guard
         self._busy = busy  # pods that are being worked on
+        self._reclaimed = reclaimed  # told of every pod that goes on though it was given up
         self._changed = asyncio.Event()
         self._poke = asyncio.Event()
         self.process_id = (
@@ -242,22 +263,32 @@ class Membership:
 
     async def _recount(self, session: Session) -> None:
         """The pods can be listed now: count those that nobody knows of before taking work."""
-        found = await self._pods()
-        offer = self._offer(self._presence(session.long_lease.id, self._degraded()), found)
-        revision = await recount(
+        pods = await self._pods()
+        offer = self._offer(self._presence(session.long_lease.id, self._degraded()), pods)
+        done = await recount(
             self._store, self._mirror, offer, session.lease.id, self.fence(), self._commit_id()
         )
-        if revision is None:
+        if done is None:
             raise Unavailable("the ledger or a job was changed meanwhile")
         self._blind = ""
-        log("session.recounted", node=session.node, reason=f"{len(found)} pods found")
-        await self._mirror.reached(revision)
+        self._tell("session.recounted", pods, done)
+        await self._mirror.reached(done.revision)
 
-    async def _pods(self) -> tuple[PodId, ...]:
+    async def _pods(self) -> _Pods:
         """What is here, and what is being made: that may appear right after the listing."""
         busy = set(self._busy())
-        listed = {pod.id for pod in await self._runtime.list_pods()}
-        return tuple(sorted(busy | listed | set(self._busy())))
+        listed = await self._runtime.list_pods()
+        busy |= set(self._busy())
+        found = busy | {pod.id for pod in listed}
+        # What is being worked on may be about to end.
+        running = {pod.id for pod in listed if _runs(pod)} - busy
+        return _Pods(found=tuple(sorted(found)), running=frozenset(running))
+
+    def _tell(self, what: str, pods: _Pods, done: Registered) -> None:
+        kept = f", {len(done.reclaimed)} reclaimed" if done.reclaimed else ""
+        log(what, node=self._identity.name, reason=f"{len(pods.found)} pods found{kept}")
+        for pod in sorted(done.reclaimed):
+            self._reclaimed(pod)
 
     # Joining ------------------------------------------------------------------------------------
 
@@ -302,7 +333,7 @@ class Membership:
         if not result.succeeded:
             return None
         await self._mirror.reached(result.revision)
-        offer = self._offer(mine, ())
+        offer = self._offer(mine, NO_PODS)
         revision = await renew_offer(self._store, self._mirror, offer, compare, self._commit_id())
         if revision is None:
             return None
@@ -321,29 +352,29 @@ class Membership:
         identity = self._identity
         degraded = ""
         try:
-            found = await self._pods()
+            pods = await self._pods()
         except RuntimeFailed as error:
             # Without the truth about its pods the node joins, but takes no work until it is known.
-            found, degraded = (), f"{BLIND}: {error}"
+            pods, degraded = NO_PODS, f"{BLIND}: {error}"
         lease = await self._store.grant(identity.lease_ttl_seconds)
         long_lease = await self._long_lease(0)
-        offer = self._offer(self._presence(long_lease.id, degraded), found)
-        revision = await register(self._store, self._mirror, offer, lease.id, self._commit_id())
-        if revision is None:
+        offer = self._offer(self._presence(long_lease.id, degraded), pods)
+        done = await register(self._store, self._mirror, offer, lease.id, self._commit_id())
+        if done is None:
             await self._store.revoke(lease)
             await self._store.revoke(long_lease)
             return None
         self._blind = degraded
-        log("session.registered", node=identity.name, reason=f"{len(found)} pods found")
+        self._tell("session.registered", pods, done)
         return Session(
             node=identity.name,
             lease=lease,
             long_lease=long_lease,
-            epoch=revision,
-            revision=revision,
+            epoch=done.revision,
+            revision=done.revision,
         )
 
-    def _offer(self, presence: Presence, found: tuple[PodId, ...]) -> Offer:
+    def _offer(self, presence: Presence, pods: _Pods) -> Offer:
         identity = self._identity
         return Offer(
             node=identity.name,
@@ -352,7 +383,8 @@ class Membership:
             reserve=identity.reserve,
             allows_host_network=identity.allows_host_network,
             labels=dict(identity.labels),
-            found=found,
+            found=pods.found,
+            running=pods.running,
         )
 
     def _commit_id(self) -> str:
@@ -381,6 +413,12 @@ class Membership:
             log("pod.removed", pod=pod.id.name, reason="start_clean")
             await self._runtime.remove_pod(pod.id)
         self._identity = replace(self._identity, start_clean=False)
+
+
+def _runs(pod: ObservedPod) -> bool:
+    """Whether it is worth keeping as it is; whatever has ended can as well be made anew."""
+    is_whole = pod.is_complete and pod.infra_running
+    return is_whole and any(c.state is ContainerState.RUNNING for c in pod.containers)
 
 
 def _taken(identity: Identity, presence: Presence) -> Problem:

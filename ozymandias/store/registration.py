@@ -1,19 +1,24 @@
 """The second half of the door: how a node joins, in one transaction.
 
-Record absent, own ledger unchanged -> record, ledger, and a `stopping` entry for each pod found
-running but not assigned here; the head of its job is rewritten as it is. While a node was absent
-nobody could give it anything, so what it still runs fits; counting it as stopping keeps its room
-taken until the pods are really gone.
+Record absent, own ledger unchanged -> record, ledger, and an entry for each pod found here but not
+assigned here: `running` where it is exactly what its job lacks (`core/reclaim.py`), `stopping`
+otherwise. The heads of their jobs are compared, and rewritten as they are: a peer that places the
+same instance elsewhere either comes first, and the pod is found to be one too many, or it loses.
+
+While a node was absent nobody could give it anything, so what it still runs fits; counting what is
+to stop keeps its room taken until the pods are really gone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from ozymandias.core.apply import merged, totals
 from ozymandias.core.pods import pod_id
+from ozymandias.core.reclaim import reclaim
 from ozymandias.model.instance import Assignment, Group, Slots, SlotState
 from ozymandias.model.job import JobKey, JobVersion
-from ozymandias.model.node import Demand, Ledger, NodeName, Presence, Resources
+from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.pod import PodId
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Ambiguous, Compare, Get, Op, Put, Store, Unavailable
@@ -33,7 +38,16 @@ class Offer:
     reserve: Resources
     labels: Mapping[str, str]
     found: tuple[PodId, ...]  # every pod that is really there
+    running: frozenset[PodId] = frozenset()  # those of them that run and are left alone
     allows_host_network: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A registration that was written, and the pods that go on though they had been given up."""
+
+    revision: int
+    reclaimed: frozenset[PodId]
 
 
 async def ensure_format(store: Store, cluster: str) -> codec.Format:
@@ -57,12 +71,13 @@ async def ensure_format(store: Store, cluster: str) -> codec.Format:
 
 async def register(
     store: Store, mirror: Mirror, offer: Offer, lease: int, commit: str
-) -> int | None:
-    """The revision of the registration, or None when something it relied on had changed."""
-    demands = {pod: _demand(mirror.versions(pod.key), pod) for pod in offer.found}
-    transaction = prepare_registration(mirror.snapshot(), offer, demands, lease, commit)
+) -> Registered | None:
+    """None when something that it relied on had changed."""
+    transaction, reclaimed = _prepare(mirror, offer, lease, commit)
     outcome = await send(store, transaction, commit)
-    return None if isinstance(outcome, Lost) else outcome
+    if isinstance(outcome, Lost):
+        return None
+    return Registered(revision=outcome, reclaimed=reclaimed)
 
 
 async def recount(
@@ -72,15 +87,15 @@ async def recount(
     lease: int,
     fence: tuple[Compare, ...],
     commit: str,
-) -> int | None:
+) -> Registered | None:
     """Do what a registration does, for a node that joined without knowing its pods."""
-    demands = {pod: _demand(mirror.versions(pod.key), pod) for pod in offer.found}
-    snapshot = mirror.snapshot()
-    transaction = prepare_registration(snapshot, offer, demands, lease, commit)
+    transaction, reclaimed = _prepare(mirror, offer, lease, commit)
     _, *ledger = transaction.compare
     transaction = replace(transaction, compare=(*fence, *ledger))
     outcome = await send(store, transaction, commit)
-    return None if isinstance(outcome, Lost) else outcome
+    if isinstance(outcome, Lost):
+        return None
+    return Registered(revision=outcome, reclaimed=reclaimed)
 
 
 async def renew_offer(
@@ -121,29 +136,60 @@ def _demand(versions: tuple[JobVersion, ...], pod: PodId) -> Demand:
     return Demand()
 
 
+def _prepare(
+    mirror: Mirror, offer: Offer, lease: int, commit: str
+) -> tuple[Transaction, frozenset[PodId]]:
+    demands = {pod: _demand(mirror.versions(pod.key), pod) for pod in offer.found}
+    return prepare_registration(mirror.snapshot(), offer, demands, lease, commit)
+
+
 def prepare_registration(
     snapshot: Snapshot, offer: Offer, demands: Mapping[PodId, Demand], lease: int, commit: str
-) -> Transaction:
-    node = snapshot.nodes.get(offer.node)
+) -> tuple[Transaction, frozenset[PodId]]:
+    """What is to be written, and which pods are reclaimed by it."""
     assignments = {
         job: assignment
         for (name, job), assignment in snapshot.assignments.items()
         if name == offer.node
     }
+    assigned = {pod_id(instance) for instance in snapshot.instances_on(offer.node)}
+    strangers = sorted(set(offer.found) - assigned)
+    joining = _joining(snapshot, offer, assignments.values(), commit)
+    reclaimed = reclaim(snapshot, joining, strangers, offer.running)
     then: list[Op] = []
     heads: list[Compare] = []
-    for job, groups in _strangers(snapshot, offer, demands).items():
+    for job, groups in _entries(strangers, reclaimed, demands).items():
         before = assignments[job].groups if job in assignments else ()
         found = Assignment(node=offer.node, job=job, groups=merged((*before, *groups)))
         assignments[job] = found
         key = keys.assignment(offer.node, job)
         then.append(Put(key, codec.encode(found.groups, snapshot.unknown.get(key))))
         if known := snapshot.jobs.get(job):
-            # As it is: who ends a stopped job relies on its head for having seen all it has.
+            # As it is: who places, scales or ends the job relies on its head for having seen all
+            # that it has.
             key = keys.job(job)
             heads.append(Compare(key, "mod", "=", known.head_revision))
             then.append(Put(key, codec.encode(known.head, snapshot.unknown.get(key))))
-    held, promised = totals(assignments.values())
+    ledger = _joining(snapshot, offer, assignments.values(), commit).ledger
+    record, ledger_key = keys.node(offer.node), keys.ledger(offer.node)
+    then += [
+        Put(ledger_key, codec.encode(ledger, snapshot.unknown.get(ledger_key))),
+        Put(record, codec.encode(offer.presence), lease),
+    ]
+    compare = (
+        Compare(record, "version", "=", 0),
+        Compare(ledger_key, "mod", "=", joining.ledger_revision),
+        *heads,
+    )
+    return Transaction(compare=compare, then=tuple(then), marked=(ledger_key,)), reclaimed
+
+
+def _joining(
+    snapshot: Snapshot, offer: Offer, assignments: Iterable[Assignment], commit: str
+) -> Node:
+    """The node as it will have joined, if these are its assignments."""
+    node = snapshot.nodes.get(offer.node)
+    held, promised = totals(assignments)
     ledger = Ledger(
         capacity=offer.capacity,
         reserve=offer.reserve,
@@ -157,34 +203,24 @@ def prepare_registration(
         promised=promised,
         commit=commit,
     )
-    record, ledger_key = keys.node(offer.node), keys.ledger(offer.node)
-    then += [
-        Put(ledger_key, codec.encode(ledger, snapshot.unknown.get(ledger_key))),
-        Put(record, codec.encode(offer.presence), lease),
-    ]
-    compare = (
-        Compare(record, "version", "=", 0),
-        Compare(ledger_key, "mod", "=", node.ledger_revision if node else 0),
-        *heads,
-    )
-    return Transaction(compare=compare, then=tuple(then), marked=(ledger_key,))
+    revision = node.ledger_revision if node else 0
+    return Node(name=offer.node, ledger=ledger, ledger_revision=revision, presence=offer.presence)
 
 
-def _strangers(
-    snapshot: Snapshot, offer: Offer, demands: Mapping[PodId, Demand]
+def _entries(
+    strangers: Iterable[PodId], reclaimed: AbstractSet[PodId], demands: Mapping[PodId, Demand]
 ) -> dict[JobKey, list[Group]]:
-    """Pods that are there but not assigned here (any more), as stopping groups by job."""
-    assigned = {pod_id(instance) for instance in snapshot.instances_on(offer.node)}
-    strangers: dict[JobKey, list[Group]] = {}
-    for pod in sorted(set(offer.found) - assigned):
-        strangers.setdefault(pod.key, []).append(
+    """Groups by job for pods that are here but not assigned here (any more)."""
+    entries: dict[JobKey, list[Group]] = {}
+    for pod in strangers:
+        entries.setdefault(pod.key, []).append(
             Group(
                 uid=pod.uid,
                 version=pod.version,
                 generation=pod.generation,
-                state=SlotState.STOPPING,
+                state=SlotState.RUNNING if pod in reclaimed else SlotState.STOPPING,
                 slots=Slots.of([pod.slot]),
                 demand=demands[pod],
             )
         )
-    return strangers
+    return entries

@@ -70,8 +70,9 @@ async def _join(
     while not mirror.is_ready:
         await mirror.wait()
     lease = await store.grant(3600)
-    revision = await register(store, mirror, offer(node, memory_bytes), lease.id, "join")
-    assert revision is not None
+    done = await register(store, mirror, offer(node, memory_bytes), lease.id, "join")
+    assert done is not None
+    revision = done.revision
     await mirror.reached(revision)
     key = keys.node(node)
     fence = (Compare(key, "create", "=", revision), Compare(key, "lease", "=", lease.id))
