@@ -10,8 +10,9 @@ A look sees to the instances that something changed of, or whose time has come (
 Timetable gather them); to all of them in a new session, and now and then in any case.
 
 It never acts on a snapshot older than its session or its own last commit. Without a session it
-makes, stops and removes nothing; it only starts again what ended, by its policy. Just before
-anything is made, first started or stopped, session and assignment are checked once more.
+makes, stops and removes nothing; it only starts again what ended, by its policy; nor before what
+runs here is counted, where the node could not do so when it joined. Just before anything is made,
+first started or stopped, session and assignment are checked once more.
 """
 
 import asyncio
@@ -165,7 +166,7 @@ class Executor:
         if self._list_at <= self._clock.boot():
             for seen in self._keeper.fresh(await self._list()):
                 group.create_task(self._keeper.observed(seen))
-        session = self._membership.valid()
+        session = self._membership.settled()
         if not self._is_seeing or not self._mirror.is_ready:
             return self._list_at
         snapshot = self._mirror.snapshot()

@@ -134,6 +134,10 @@ class Membership:
             return session
         return None
 
+    def settled(self) -> Session | None:
+        """The same, once what runs here is counted: before, nobody knows what is to go."""
+        return None if self._blind else self.valid()
+
     def fence(self) -> tuple[Compare, ...]:
         """What every write of this daemon compares; LeaseLost when there is no valid session."""
         session = self.valid()
@@ -270,9 +274,10 @@ class Membership:
         )
         if done is None:
             raise Unavailable("the ledger or a job was changed meanwhile")
+        await self._mirror.reached(done.revision)
         self._blind = ""
         self._tell("session.recounted", pods, done)
-        await self._mirror.reached(done.revision)
+        self._set(session)
 
     async def _pods(self) -> _Pods:
         """What is here, and what is being made: that may appear right after the listing."""

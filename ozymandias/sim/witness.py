@@ -7,7 +7,8 @@ everything that happens to pods on their hosts, each with its time. It remembers
     S4   starts     a pod is first started where it is to run, or was a moment before it was asked
                     for: what becomes of a call that hangs is no longer in the daemon's hands; and
                     nobody asks for it when its node's lease has lapsed
-    S7   no unjust  a pod is stopped only where its slot is not to run, restarted only by its policy
+    S7   no unjust  a pod is stopped only where its slot is not to run, and restarted only by its
+                    policy; what runs on a returning node and nobody else was given goes on
     S9   drained    a pod that served has left its names before it is stopped; a name means that a
                     probe has passed
     S13  breaker    most nodes missing at once, or unseen since the session began: nobody is
@@ -30,7 +31,7 @@ from ozymandias.model.job import JobHead, JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import PodId
 from ozymandias.ports import Event
-from ozymandias.sim import invariants
+from ozymandias.sim import invariants, returns
 from ozymandias.sim.conduct import VIEW_SECONDS, Conduct
 from ozymandias.sim.truth import Change, Truth
 from ozymandias.store import keys
@@ -40,6 +41,8 @@ WITHDRAW_SECONDS = 4.9  # how long a stop waits for names at most, less what clo
 COUNT_SECONDS = 5.0  # from the count of a node's pods until it is told, at most
 DRIFT = 0.98  # of a time measured on a clock that may run fast
 CREATES_MAX, CREATES_SECONDS = 12, 10.0  # of one pod: back-off doubles from half a second
+STEADY_SECONDS = 20.0  # who has run for so long was seen to run by a node that returns now
+QUIET_SECONDS = 10.0  # what has not changed for so long is known to a node that returns now
 HEAD_CHANGED = Callable[[JobKey, JobHead | None, JobHead | None, int], None]
 
 
@@ -82,12 +85,14 @@ class Witness:
         self.schedule_revisions = 0
         self.is_lagging: Callable[[NodeName], bool] = lambda node: False
         self.running_on: Callable[[str], Iterable[PodId]] = lambda machine: ()
+        self.is_up: Callable[[PodId], bool] = lambda pod: False  # all of it runs on its host
         self._rules = rules
         self._now = now
         self._violate = violate
         self._nodes: dict[NodeName, NodeHistory] = {}
         self._pods: dict[PodId, PodHistory] = {}
         self._epochs: dict[tuple[NodeName, str], int] = {}  # node, process -> its record's
+        self._touched: dict[JobKey, float] = {}  # when anything of a job's schedule changed last
 
     # The store ----------------------------------------------------------------------------------
 
@@ -115,6 +120,7 @@ class Witness:
             found += invariants.check_one_place(truth, change.jobs)
             found += invariants.check_one_each(truth, change.jobs)
             found += invariants.check_claims(truth)
+            found += self._check_returned(change)
         for job, before in heads.items():
             found += invariants.check_whole(truth, job, before)
         found += self._check_losses(change, actor, holding)
@@ -163,6 +169,7 @@ class Witness:
     def _remember(self, change: Change) -> list[PodId]:
         """Take it in; the pods that were to run and are not any more."""
         now, ended = self._now(), list[PodId]()
+        self._touched.update(dict.fromkeys(change.jobs, now))
         for name in change.presences:
             presence = self.truth.presences.get(name)
             if presence is None and name not in self._nodes:
@@ -189,6 +196,27 @@ class Witness:
                 if state is SlotState.STOPPING and before.get(pod) is not state:
                     self._pod(pod).stopping_since = now
         return ended
+
+    def _check_returned(self, change: Change) -> list[str]:
+        """A node entered what it found: is anything to stop that could have gone on?"""
+        found = []
+        for name in sorted(change.nodes):
+            before = self._nodes[name].pods if name in self._nodes else {}
+            for pod, state in self.truth.pods_of(name).items():
+                is_new = state is SlotState.STOPPING and pod not in before
+                if is_new and self._is_steady(pod) and returns.could_go_on(self.truth, pod):
+                    found.append(f"S7 {pod.name} is to stop though nobody else was given its slot")
+        return found
+
+    def _is_steady(self, pod: PodId) -> bool:
+        """Whether a node could know, when it entered this pod, that it runs and is lacking."""
+        history, now = self._pod(pod), self._now()
+        if history.has_failed or history.stopping_since is not None or self.truth.unreadable:
+            return False
+        if now - history.started_at < STEADY_SECONDS:
+            return False
+        is_quiet = now - self._touched.get(pod.key, -inf) >= QUIET_SECONDS
+        return is_quiet and self.is_up(pod) and not self.is_lagging(pod.node)
 
     def _check_losses(
         self, change: Change, actor: tuple[NodeName, str] | None, holding: set[NodeName]

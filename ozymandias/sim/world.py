@@ -22,7 +22,7 @@ from ozymandias.daemon.membership import Identity
 from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import Job, OnPartition
 from ozymandias.model.node import NodeName, Resources
-from ozymandias.model.pod import PodId
+from ozymandias.model.pod import ContainerState, PodId
 from ozymandias.ports import Compare, Event, Op, TxnResult
 from ozymandias.problems import NODE_UNREACHABLE, ProblemError
 from ozymandias.sim import invariants
@@ -118,6 +118,7 @@ class World:
         self.witness = Witness(rules, loop.time, self.violate)
         self.witness.is_lagging = self._is_lagging
         self.witness.running_on = self._running_on
+        self.witness.is_up = self._is_up
         self.etcd = SimEtcd(seed)
         self.etcd.on_commit.append(self._on_commit)
         self.machines: dict[NodeName, Machine] = {}
@@ -338,6 +339,14 @@ class World:
     def _running_on(self, machine_id: str) -> frozenset[PodId]:
         running = (m.host.running() for m in self.machines.values() if _id_of(m) == machine_id)
         return frozenset().union(*running)
+
+    def _is_up(self, pod: PodId) -> bool:
+        """Whether all of a pod really runs."""
+        machine = self.machines.get(pod.node)
+        found = machine.host.pods.get(pod) if machine and machine.host.is_up else None
+        if found is None or not (found.is_complete and found.infra_running):
+            return False
+        return all(c.state is ContainerState.RUNNING for c in found.containers.values())
 
     def _is_lagging(self, name: NodeName) -> bool:
         """Whether a node's view of the store may be older than a well daemon's."""

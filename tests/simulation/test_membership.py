@@ -7,7 +7,7 @@ from ozymandias.sim.world import GIB, World
 from ozymandias.store import codec, keys
 from tests.simulation.test_stories import all_joined, healthy, job_file, starts, tell
 
-N1 = NodeName("n1")
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 
 
 def test_a_restart_with_other_settings_changes_what_the_node_offers() -> None:
@@ -43,3 +43,90 @@ def test_a_node_that_lost_its_lease_keeps_what_nobody_moved() -> None:
         assert starts(world) == before
 
     tell(story, nodes=1)
+
+
+def test_what_nobody_could_place_goes_on_when_its_node_returns() -> None:
+    """Given up and pending, for nobody had room; healed, its node goes on with it as it runs."""
+
+    async def story(world: World) -> None:
+        await world.operations().submit(job_file(count=3, memory="3G"))
+        await healthy(world, 3)
+        before, placed = starts(world), world.assigned()
+        world.partition(N3)
+        await world.until(lambda: N3 not in world.assigned().values(), 30, "given up")
+        await asyncio.sleep(30)
+        world.heal(N3)
+        await world.until(lambda: all_joined(world), 30, "joined again")
+        await healthy(world, 3)
+        await asyncio.sleep(20)
+        assert starts(world) == before and world.assigned() == placed
+
+    tell(story)
+
+
+def test_a_daemon_that_ends_right_after_its_return_goes_on_with_it() -> None:
+    """What was reclaimed is assigned: the next daemon adopts it, its lease alive or gone."""
+
+    async def story(world: World) -> None:
+        await world.operations().submit(job_file(count=3, memory="3G"))
+        await healthy(world, 3)
+        before, placed = starts(world), world.assigned()
+        for seconds in (1, 20):
+            world.partition(N3)
+            await world.until(lambda: N3 not in world.assigned().values(), 30, "given up")
+            await asyncio.sleep(5)
+            world.heal(N3)
+            await world.until(lambda: N3 in world.assigned().values(), 30, "reclaimed")
+            await world.kill(N3)
+            await asyncio.sleep(seconds)
+            world.start(N3)
+            await world.until(lambda: all_joined(world), 30, "joined again")
+            await healthy(world, 3)
+        await asyncio.sleep(20)
+        assert starts(world) == before and world.assigned() == placed
+
+    tell(story)
+
+
+def test_all_nodes_go_on_though_all_were_given_up() -> None:
+    """One by one they go, the last gives the others up; then it goes too, and all return."""
+
+    async def story(world: World) -> None:
+        await world.operations().submit(job_file(count=3, memory="3G"))
+        await healthy(world, 3)
+        before, placed = starts(world), world.assigned()
+        for name in (N3, N2):
+            world.partition(name)
+        await world.until(lambda: set(world.assigned().values()) == {N1}, 120, "given up")
+        world.partition(N1)
+        await asyncio.sleep(20)
+        for name in (N2, N1, N3):
+            world.heal(name)
+            await asyncio.sleep(1)
+        await world.until(lambda: all_joined(world), 30, "joined again")
+        await healthy(world, 3)
+        await asyncio.sleep(20)
+        assert starts(world) == before and world.assigned() == placed
+
+    tell(story)
+
+
+def test_a_node_that_returns_while_podman_hangs_goes_on_as_well() -> None:
+    """It stops nothing before it has counted what runs there, and then goes on with it."""
+
+    async def story(world: World) -> None:
+        await world.operations().submit(job_file(count=3, memory="3G"))
+        await healthy(world, 3)
+        before, placed = starts(world), world.assigned()
+        world.partition(N3)
+        await world.until(lambda: N3 not in world.assigned().values(), 30, "given up")
+        world.machines[N3].host.faults.is_hung = True
+        await asyncio.sleep(30)
+        world.heal(N3)
+        await world.until(lambda: all_joined(world), 60, "joined again")
+        world.machines[N3].host.faults.is_hung = False
+        await healthy(world, 3, 60)
+        await asyncio.sleep(20)
+        assert starts(world) == before and world.assigned() == placed
+
+    tell(story)

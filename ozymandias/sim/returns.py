@@ -1,0 +1,47 @@
+"""Whether a pod that a returning node is to stop could have gone on (S7).
+
+By plain arithmetic on the raw store at the revision in which the node entered what it found, not
+by the decision's own functions: what its job lacks is counted, what the node promises is summed.
+"""
+
+from collections import Counter
+
+from ozymandias.core.pods import pod_id
+from ozymandias.model.job import Job, JobHead, JobKind, NetworkMode
+from ozymandias.model.node import Demand, Ledger, NodeName
+from ozymandias.model.pod import PodId
+from ozymandias.sim.rest import has_labels
+from ozymandias.sim.truth import LIVE, Truth
+
+
+def could_go_on(truth: Truth, pod: PodId) -> bool:
+    """It is exactly what its job lacks, its slot is nowhere else, and its node may have it."""
+    head, spec = truth.heads.get(pod.key), truth.spec(pod.key)
+    ledger = truth.ledgers.get(pod.node)
+    if head is None or spec is None or ledger is None or head.deleting:
+        return False
+    if (pod.uid, pod.version, pod.generation) != (head.uid, head.version, head.restart):
+        return False
+    others = [a for a in truth.assigned(pod.key) if pod_id(a) != pod]
+    if any(a.slot == pod.slot for a in others):
+        return False
+    there = Counter(a.node for a in others if a.state in LIVE)
+    if not _lacks(head, spec, pod.node, there):
+        return False
+    return has_labels(truth, pod.node, spec) and _has_room(ledger, spec)
+
+
+def _lacks(head: JobHead, spec: Job, node: NodeName, there: Counter[NodeName]) -> bool:
+    if spec.kind is JobKind.SYSTEM:
+        return not there[node]
+    limit = spec.placement.max_per_node
+    return there.total() < head.wanted and not 0 < limit <= there[node]
+
+
+def _has_room(ledger: Ledger, spec: Job) -> bool:
+    """What it needs is held by it already; it must fit among what is promised."""
+    if ledger.drain or (spec.network is NetworkMode.HOST and not ledger.allows_host_network):
+        return False
+    demand, promised = Demand.of(spec), ledger.promised
+    free = ledger.allocatable - promised.resources
+    return demand.resources.fits_in(free) and not set(demand.host_ports) & {*promised.host_ports}
