@@ -83,6 +83,37 @@ def test_a_cut_longer_than_the_lease(cluster: HostCluster) -> None:
     }
 
 
+def test_what_nobody_had_room_for_goes_on(cluster: HostCluster) -> None:
+    """One cut, two jobs: what was moved is stopped on return, what was pending goes on as it ran.
+
+    The same containers, started when they were started before: id and time, by podman's word.
+    """
+    cluster.submit(web("web", instances=3))
+    cluster.submit(web("one-each", instances=3) | {"placement": {"max_per_node": 1}})
+    placed, before = cluster.placed("one-each"), cluster.pods()
+    (kept,) = (name for name in before["n3"] if "-default-one-each-" in name)
+    (moved,) = (name for name in before["n3"] if "-default-web-" in name)
+    cluster.hosts.partition(cluster["n3"])
+    until(
+        lambda: "n3" not in {*cluster.placed("web").values(), *cluster.placed("one-each").values()},
+        MOVED_SECONDS_MAX + ELECTION_SECONDS_MAX,
+        say="n3 is given up",
+    )
+    cluster.wait_healthy("web")
+    assert cluster.pods("n3")["n3"] == before["n3"]
+    cluster.hosts.heal()
+    healed = time.monotonic()
+    cluster.wait_ready(*NODES)
+    until(lambda: moved not in cluster.pods("n3")["n3"], say="the moved one is stopped")
+    cluster.wait_healthy("one-each")
+    say(f"rest {time.monotonic() - healed:.1f} s after it was healed")
+    assert cluster.placed("one-each") == placed
+    assert cluster.pods("n3")["n3"] == {kept: before["n3"][kept]}
+    for name in ("n1", "n2"):
+        assert before[name].items() <= cluster.pods(name)[name].items()
+    assert "instance.reclaimed" in cluster["n3"].log("daemon").read_text()
+
+
 def test_what_nobody_moved_is_reclaimed(cluster: HostCluster) -> None:
     """A host is cut off for longer than its lease while no peer is there to give it up.
 

@@ -86,6 +86,14 @@ async def a_node_is_cut_off(world: World) -> None:
     await asyncio.sleep(20)
 
 
+async def a_node_is_cut_off_and_nobody_has_room(world: World) -> None:
+    await submit(world, memory="3G")
+    world.partition(N3)
+    await asyncio.sleep(30)
+    world.heal(N3)
+    await asyncio.sleep(20)
+
+
 async def etcd_is_away(world: World) -> None:
     await submit(world)
     world.say("quorum lost", "etcd", FAULT)
@@ -130,6 +138,7 @@ SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
     a_job_is_scaled_down_and_stopped,
     a_node_is_lost,
     a_node_is_cut_off,
+    a_node_is_cut_off_and_nobody_has_room,
     etcd_is_away,
     all_power_is_cut,
     a_daemon_is_killed,

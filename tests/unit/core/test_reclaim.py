@@ -135,10 +135,12 @@ def test_all_nodes_were_given_up() -> None:
         assert pods and kept(empty, pods, back(empty, name)) == pods
 
 
-def test_a_cordoned_node_keeps_what_runs() -> None:
-    """It takes no new work, and what runs there is none."""
-    snapshot, pods = away()
-    assert kept(after(snapshot, plan_cordon(snapshot, N3)), pods) == pods
+def test_a_cordoned_node_keeps_what_belongs_to_nodes() -> None:
+    """It gets no new work, and what was given up is that; its system jobs go on."""
+    dns = job("dns", 1, "1G", kind=JobKind.SYSTEM)
+    snapshot, pods = away(job(instances=3, memory="3G"), dns)
+    assert kept(snapshot, pods) == pods
+    assert {pod.key for pod in kept(after(snapshot, plan_cordon(snapshot, N3)), pods)} == {dns.key}
 
 
 def test_scaled_down_but_not_to_what_is_left() -> None:
@@ -308,6 +310,23 @@ def test_less_room_than_before() -> None:
     assert names("2G") == {"dns", "a-low"}
     assert names("1G") == {"dns"}
     assert names("512M") == set()
+
+
+@pytest.mark.parametrize("priority", [50, 10, 5])
+def test_what_is_more_important_and_lacks_the_room(priority: int) -> None:
+    """Lost with another node and pending, it has the room before what runs; an equal has not."""
+    low, other = job("a-low", 1, "3G", priority=10), job("other", 1, "3G", priority=priority)
+    before = report(submitted(cluster(n3="4G"), low))
+    lacking = submitted(replace(cluster(n2="4G"), jobs=dict(before.jobs)), other)
+    both = replace(
+        before,
+        nodes={**before.nodes, **lacking.nodes},
+        jobs=lacking.jobs,
+        assignments={**before.assignments, **lacking.assignments},
+    )
+    snapshot = given_up(both, "n2", "n3")
+    expected = frozenset() if priority > 10 else pods_on(before)
+    assert kept(snapshot, pods_on(before)) == expected
 
 
 def test_what_is_assigned_there_comes_first() -> None:
