@@ -26,9 +26,18 @@ def could_go_on(truth: Truth, pod: PodId) -> bool:
     if any(a.slot == pod.slot for a in others):
         return False
     there = Counter(a.node for a in others if a.state in LIVE)
-    if not _lacks(head, spec, pod.node, there):
+    if not _lacks(head, spec, pod.node, there) or _is_outranked(truth, spec):
         return False
     return has_labels(truth, pod.node, spec) and _has_room(ledger, spec)
+
+
+def _is_outranked(truth: Truth, spec: Job) -> bool:
+    """Whether something of a higher priority lacks instances: then the room may be for that."""
+    return spec.kind is JobKind.SERVICE and any(
+        other.priority > spec.priority and len(truth.live(job)) < head.wanted
+        for job, head in truth.heads.items()
+        if (other := truth.spec(job)) is not None and not head.deleting
+    )
 
 
 def _lacks(head: JobHead, spec: Job, node: NodeName, there: Counter[NodeName]) -> bool:
@@ -40,7 +49,9 @@ def _lacks(head: JobHead, spec: Job, node: NodeName, there: Counter[NodeName]) -
 
 def _has_room(ledger: Ledger, spec: Job) -> bool:
     """What it needs is held by it already; it must fit among what is promised."""
-    if ledger.drain or (spec.network is NetworkMode.HOST and not ledger.allows_host_network):
+    if ledger.drain or (ledger.is_cordoned and spec.kind is JobKind.SERVICE):
+        return False
+    if spec.network is NetworkMode.HOST and not ledger.allows_host_network:
         return False
     demand, promised = Demand.of(spec), ledger.promised
     free = ledger.allocatable - promised.resources
