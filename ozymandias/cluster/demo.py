@@ -5,6 +5,7 @@ and context are the demo's own, in a temporary directory. Whatever happens, ever
 at the end, unless KEEP=1 asks to leave it running.
 """
 
+import contextlib
 import json
 import os
 import shlex
@@ -176,10 +177,15 @@ class Demo:
 
     def clean_up(self) -> None:
         """After a failure or an interruption: whatever is left of the cluster."""
-        if (self.state_dir / "cluster.json").exists():
+        left = self.state_dir / "cluster.json"
+        if left.exists():
             self.write("\nRemoving the cluster …\n")
-            self.run("ozy", "down", "--state-dir", str(self.state_dir))
-        if not (self.state_dir / "cluster.json").exists():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.run("ozy", "down", "--state-dir", str(self.state_dir))
+        if left.exists():
+            down = f"{self.ozy} down --state-dir {self.state_dir}"
+            sys.stderr.write(f"demo: it could not be removed: try `{down}`\n")
+        else:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ozymandias.cluster import demo
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "ozymandias.cluster.demo"]
 
@@ -85,3 +87,19 @@ def test_a_failing_demo_cleans_up(environment: dict[str, str], tmp_path: Path) -
     assert done.returncode == 1, done.stdout + done.stderr
     assert "curl" in done.stderr
     assert "ended with 22" in done.stderr
+
+
+def test_a_demo_that_can_not_clean_up_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a machine that is too busy for `ozy down` the reader gets the command, no traceback."""
+    monkeypatch.setattr(demo, "STEP_SECONDS_MAX", 0.2)
+    shown = demo.Demo(tmp_path, Path("job.yaml"))
+    busy = tmp_path / "ozy"
+    busy.write_text("#!/bin/sh\nexec sleep 60\n")
+    busy.chmod(0o755)
+    shown.ozy = str(busy)
+    shown.state_dir.mkdir()
+    (shown.state_dir / "cluster.json").touch()
+    shown.clean_up()
+    assert f"{busy} down --state-dir {shown.state_dir}" in capsys.readouterr().err
