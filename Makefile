@@ -5,6 +5,8 @@ PYTHON := .venv/bin/python
 # podman, networks and volumes need root; where make does not run as root, sudo is asked.
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 PYTEST := $(PYTHON) -m pytest $(PYTEST_ARGS)
+# Two files at a time: tests of real things mostly wait.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 SEED ?= 1
 FUZZ_COUNT ?= 100000
 FUZZ_SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d " ")
@@ -34,10 +36,10 @@ test-simulation: setup ## whole clusters in virtual time
 	$(PYTEST) tests/simulation
 
 test-integration: setup coredns etcd ## one real thing at a time: etcd, podman, the edges
-	$(ROOT) $(PYTEST) tests/integration
+	$(ROOT) $(PYTEST) $(TWO) tests/integration
 
 test-cluster: setup coredns flannel ## real daemons on real etcd and podman: kill, restart, heal
-	$(ROOT) $(PYTEST) -m "not quiet" tests/cluster tests/docs
+	$(ROOT) $(PYTEST) $(TWO) -m "not quiet" tests/cluster tests/docs
 
 test-hosts: setup coredns flannel ## power cuts and partitions on hosts, under load: on a quiet machine
 	$(ROOT) $(PYTEST) -m quiet tests/cluster

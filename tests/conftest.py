@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 # Whoever runs the tests in the background may have them ignore Ctrl-C, and every program they
@@ -14,3 +15,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
 settings.load_profile("random" if os.environ.get("OZY_RANDOM") else "steady")
+
+# Side by side, files that take long begin first: the last one then keeps nobody waiting.
+LONG = (
+    *("test_founding_upkeep.py", "test_made_up.py", "test_founding.py"),
+    *("test_control_plane.py", "test_local.py", "test_hosts_join.py", "test_commands.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else 99)

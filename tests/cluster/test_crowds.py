@@ -191,17 +191,3 @@ def _connections(cluster: Cluster) -> int:
             except OSError:
                 continue
     return total
-
-
-def test_interrupting_up(tmp_path: Path) -> None:
-    """Ctrl-C in the middle of `ozy up`: 130, no traceback, nothing left."""
-    mine = Cluster(directory=tmp_path)
-    process = mine.spawn(
-        "up", "--state-dir", str(mine.state_dir), "--api-port=0", "--ingress-port=0"
-    )
-    try:
-        until(lambda: (mine.state_dir / "processes.json").exists())
-        interrupted(process)
-        assert not mine.state_dir.exists()
-    finally:
-        mine.down()

@@ -15,9 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ozymandias.cluster.state import Processes
 from tests.cluster.kit import Cluster, Requester, running_cluster, until, web
 
+pytestmark = pytest.mark.timeout(240)
 LATE = web("late", volumes=[{"path": "/data", "space": "8M"}])
 
 

@@ -172,48 +172,17 @@ def test_up_and_down_and_both_again(person: Person) -> None:
     assert person.run("down", "--state-dir", str(person.state_dir))["removed"] is False
 
 
-def test_a_killed_node_is_healed_and_returns(person: Person) -> None:
-    """Its instances move to the others; back again, it is ready and takes work."""
-    up = person.up()
-    person.submit()
-    assert len(person.healthy()) == 3
-    victim = person.healthy()["web-0"]
-    killed = person.run("node", "kill", victim)
-    assert killed["pods"] >= 1
-    assert person.run("node", "kill", victim, code=1)["title"]
-    until(lambda: len(person.healthy()) == 3 and victim not in person.healthy().values())
-
-    assert person.run("node", "start", victim)["ready"]
-    states = {row["name"]: row["state"] for row in person.run("nodes")}
-    assert states == dict.fromkeys(up["nodes"], "ready")
-    # What the power cut left of its pods was cleaned up by the returning node.
-    owner = f"--filter=label=ozymandias.owner={up['cluster']}/{victim}"
-    until(lambda: not podman("pod", "ls", "--quiet", owner))
-    assert person.run("node", "kill", "n9", code=4)["node"] == "n9"
-
-
-def test_programs_that_die_are_started_again_and_pods_do_not_notice(person: Person) -> None:
-    """kill -9 of a daemon, of the podman service and of the supervisor restarts no container."""
+def test_a_killed_supervisor(person: Person) -> None:
+    """`up` brings it back beside what it had started; no container is restarted."""
     up = person.up()
     person.submit()
     before = containers_of(up["cluster"])
-    processes = Processes.load(person.state_dir).by_name
-    for name in ("n1", "podman", "ingress", "dns"):
-        processes[name].kill(signal.SIGKILL)
-    until(lambda: {"n1", "podman", "ingress", "dns"} <= _fresh(person, processes))
-    until(lambda: len(person.healthy()) == 3)
-
     Processes.load(person.state_dir).by_name["supervisor"].kill(signal.SIGKILL)
     back = person.up()
     assert back["cluster"] == up["cluster"]
     assert back["was_stale"]
     until(lambda: len(person.healthy()) == 3)
     assert containers_of(up["cluster"]) == before
-
-
-def _fresh(person: Person, former: Any) -> set[str]:
-    alive = Processes.load(person.state_dir).alive()
-    return {name for name, process in alive.items() if process != former.get(name)}
 
 
 def _power_cut(person: Person, cluster: str) -> None:
@@ -243,7 +212,7 @@ def test_after_a_power_cut_down_removes_what_is_left(person: Person) -> None:
     assert remains_of(up["cluster"], person.directory) == {}
 
 
-@pytest.mark.parametrize("after_seconds", [0.1, 0.4, 0.8, 1.5, 2.5])
+@pytest.mark.parametrize("after_seconds", [0.1, 0.8, 2.0])
 def test_an_interrupted_up_leaves_nothing(person: Person, after_seconds: float) -> None:
     """Ctrl-C at any moment before it is ready: exit code 130, everything undone."""
     process = subprocess.Popen(
@@ -264,7 +233,7 @@ def test_an_interrupted_up_leaves_nothing(person: Person, after_seconds: float) 
     assert remains_of(running.id if running else "no-such", person.directory) == {}
 
 
-@pytest.mark.parametrize("after_seconds", [0.5, 1.2, 2.0])
+@pytest.mark.parametrize("after_seconds", [0.5, 1.5])
 def test_down_removes_what_a_killed_up_left(person: Person, after_seconds: float) -> None:
     """kill -9 of `ozy up` half way: `down` finds it all, whatever had come to be."""
     process = subprocess.Popen(person.up_command, env=person.environment, stdout=subprocess.DEVNULL)

@@ -197,7 +197,7 @@ def test_programs_keep_their_units_promises(
     """`Type=notify` and `WatchdogSec`: each says that it is ready and goes on living; it ends."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(20)
+        systemd.settimeout(60)
         settings = Doctor(folder=tmp_path).settings(etcd={"endpoints": list(etcd.endpoints)})
         said = ""
         with walled(program, settings, tmp_path / "notify") as process:
