@@ -5,8 +5,7 @@ PYTHON := .venv/bin/python
 # podman, networks and volumes need root; where make does not run as root, sudo is asked.
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 PYTEST := $(PYTHON) -m pytest $(PYTEST_ARGS)
-# Two files at a time: tests of real things mostly wait.
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+HALVES := $(PYTHON) -m tests.halves $(PYTEST_ARGS)
 SEED ?= 1
 FUZZ_COUNT ?= 100000
 FUZZ_SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d " ")
@@ -36,13 +35,13 @@ test-simulation: setup ## whole clusters in virtual time
 	$(PYTEST) tests/simulation
 
 test-integration: setup coredns etcd ## one real thing at a time: etcd, podman, the edges
-	$(ROOT) $(PYTEST) $(TWO) tests/integration
+	$(ROOT) $(HALVES) tests/integration
 
 test-cluster: setup coredns flannel ## real daemons on real etcd and podman: kill, restart, heal
-	$(ROOT) $(PYTEST) $(TWO) -m "not quiet" tests/cluster tests/docs
+	$(ROOT) $(HALVES) -m "not long" tests/cluster tests/docs
 
-test-hosts: setup coredns flannel ## power cuts and partitions on hosts, under load: on a quiet machine
-	$(ROOT) $(PYTEST) -m quiet tests/cluster
+test-hosts: setup coredns flannel ## all about hosts, with etcd away for minutes: on a quiet machine
+	$(ROOT) env OZY_LONG=1 $(PYTEST) -k "hosts or peers or etcd" tests/cluster
 
 coredns: setup ## build the CoreDNS that tests compare with (some minutes once, then cached)
 	@$(ROOT) $(PYTHON) deploy/coredns/build.py >/dev/null

@@ -6,6 +6,8 @@ import signal
 import pytest
 from hypothesis import settings
 
+from tests import halves
+
 # Whoever runs the tests in the background may have them ignore Ctrl-C, and every program they
 # start would inherit that. Some tests are about Ctrl-C: here it means what it means to a person.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -16,12 +18,16 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
 settings.load_profile("random" if os.environ.get("OZY_RANDOM") else "steady")
 
-# Side by side, files that take long begin first: the last one then keeps nobody waiting.
-LONG = (
-    *("test_founding_upkeep.py", "test_made_up.py", "test_founding.py"),
-    *("test_control_plane.py", "test_local.py", "test_hosts_join.py", "test_commands.py"),
-)
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--half", type=int, choices=(1, 2), help="only this half of the files")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else 99)
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--half` the files of one half are left, see tests/halves.py."""
+    if chosen := config.getoption("half"):
+        mine = halves.divided(item.nodeid.partition("::")[0] for item in items)[chosen - 1]
+        others = [item for item in items if item.nodeid.partition("::")[0] not in mine]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]

@@ -16,8 +16,7 @@ from tests.cluster.hosts.three import NODES, say
 from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
-# A cluster comes up within the first test.
-pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
 HOST = "web.default.test"
 IS_LONG = bool(os.environ.get("OZY_LONG"))
 PAUSE_SECONDS = 30.0 if IS_LONG else 12.0  # twice the lease
@@ -76,6 +75,7 @@ def test_the_leader_of_etcd_is_killed(cluster: HostCluster) -> None:
         traffic.more()
 
 
+@pytest.mark.long
 def test_the_leader_of_etcd_is_paused(cluster: HostCluster) -> None:
     """It holds its connections and says nothing, for twice the lease: the same."""
     with Unmoved(cluster):
@@ -89,6 +89,7 @@ def test_the_leader_of_etcd_is_paused(cluster: HostCluster) -> None:
         cluster.wait_ready(*NODES)
 
 
+@pytest.mark.long
 def test_the_whole_of_etcd_is_away(cluster: HostCluster) -> None:
     """Pods, ingresses and names go on; the API says 503 with a problem; then all is at rest."""
     addresses = sorted(cluster.addresses("web").values())

@@ -14,8 +14,7 @@ from tests.cluster.hosts.three import ELECTION_SECONDS_MAX, NODES, TTL_SECONDS, 
 from tests.cluster.kit import shell, until
 from tests.cluster.timelines import RECORDER, VOLUME, Run, overlaps, runs
 
-# A cluster comes up within the first test.
-pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
 FENCED_SECONDS_MAX = 2.25 * TTL_SECONDS + 5  # the lease, as much again and a quarter, and a start
 SHARED = "/var/lib/ozymandias/shared/default"
 JOB = shell("once", RECORDER, volumes=[VOLUME]) | {"on_partition": "stop"}
@@ -118,6 +117,7 @@ def test_a_host_cut_off_whose_daemon_is_killed(cluster: HostCluster) -> None:
     healed(cluster, victim, ended)
 
 
+@pytest.mark.long
 def test_a_daemon_that_comes_back_while_cut_off(cluster: HostCluster) -> None:
     """A new daemon that never reached etcd starts nothing, whatever it finds on its host."""
     victim = start(cluster)

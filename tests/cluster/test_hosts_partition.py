@@ -20,8 +20,7 @@ from tests.cluster.hosts.three import (
 from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
-# A cluster comes up within the first test.
-pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
 
 
 @pytest.fixture
@@ -30,6 +29,7 @@ def cluster(three_hosts: HostCluster) -> Iterator[HostCluster]:
     put_right(three_hosts, "daemon")
 
 
+@pytest.mark.long
 def test_a_cut_shorter_than_the_lease(cluster: HostCluster) -> None:
     """Nothing moves, nothing restarts, and clients of the other ingresses notice nothing."""
     cluster.submit(web("web", instances=3))
@@ -141,6 +141,7 @@ def test_what_nobody_moved_is_reclaimed(cluster: HostCluster) -> None:
     assert cluster.placed("web") == placed and cluster.pods() == before
 
 
+@pytest.mark.long
 def test_a_cut_between_two_hosts_only(cluster: HostCluster) -> None:
     """Two hosts that do not see each other, while a third sees both: nothing moves or restarts."""
     cluster.submit(web("web", instances=3))

@@ -19,8 +19,7 @@ from tests.cluster.hosts.three import (
 from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
-# A cluster comes up within the first test.
-pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
 
 
 @pytest.fixture
@@ -117,6 +116,7 @@ def returns(cluster: HostCluster, victim: str) -> None:
     say(f"boots: ready after {ready:.1f} s, former pods gone after {gone:.1f} s")
 
 
+@pytest.mark.long
 def test_all_hosts_lose_power_at_once(cluster: HostCluster) -> None:
     """They boot, one later than the others: everything is back in its place, nothing moved."""
     cluster.submit(web("web", instances=3))
@@ -143,6 +143,7 @@ def test_all_hosts_lose_power_at_once(cluster: HostCluster) -> None:
     assert not [event for event in lost if event["time"] > cut]
 
 
+@pytest.mark.long
 def test_an_exclusive_job_comes_back_after_a_power_cut(cluster: HostCluster) -> None:
     """podman tells no control group of a pod from before the boot; the guard needs it."""
     cluster.submit(web("only", instances=3) | {"on_partition": "stop"})

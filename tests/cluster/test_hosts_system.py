@@ -22,7 +22,7 @@ from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
 # A cluster comes up within the first test.
-pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 JOBSPECS = Path(__file__).resolve().parents[2] / "jobspecs" / "system"
 READY_SECONDS_MAX = 90.0
 RETURN_SECONDS_MAX = 40.0

@@ -15,8 +15,7 @@ from tests.cluster.hosts.three import NODES, put_right, revive, say
 from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
 
-# A cluster comes up within the first test.
-pytestmark = [pytest.mark.quiet, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)  # a cluster comes up within the first test
 DRAIN_SECONDS_MAX = 40.0
 EXIT_BLOCKED = 3
 
@@ -72,6 +71,7 @@ def test_a_drain_under_load(cluster: HostCluster) -> None:
             assert before[name].items() <= cluster.pods(name)[name].items(), "others restarted"
 
 
+@pytest.mark.long
 def test_a_drain_goes_on_when_daemons_die(cluster: HostCluster) -> None:
     """kill -9 of every daemon while a host is being emptied: done all the same, no error."""
     cluster.submit(web("web", instances=6))

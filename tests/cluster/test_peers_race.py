@@ -37,7 +37,7 @@ TTL_SECONDS = 6
 FAILED_MAX = 2  # transactions of one peer
 WAIT_SECONDS_MAX = 60.0
 VICTIM = NodeName("victim")
-pytestmark = [pytest.mark.quiet, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 class CountingStore(EtcdStore):
@@ -171,7 +171,10 @@ async def fill_victim(peers: Peers) -> None:
         await operations.upkeep.uncordon(name)
 
 
-@pytest.mark.parametrize("turns", [True, False], ids=["in turn", "all at once"])
+@pytest.mark.parametrize(
+    "turns",
+    [pytest.param(True, id="in turn", marks=pytest.mark.long), pytest.param(False, id="at once")],
+)
 async def test_twenty_peers_race(
     etcd: EtcdCluster, turns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
