@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -97,16 +98,22 @@ class Reader:
         memory = self.memory
         script = f"source {memory}\n{text}\ncode=$?\nexport -p >{memory}\n"
         script += f'printf "cd %q\\n" "$PWD" >>{memory}\nexit $code\n'
-        return subprocess.run(
+        with subprocess.Popen(
             ["bash", "-c", script],
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=COMMAND_SECONDS_MAX,
-            check=False,
-        )
+            start_new_session=True,
+        ) as process:
+            try:
+                out, _ = process.communicate(timeout=COMMAND_SECONDS_MAX)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGINT)  # it removes what it made, as for a reader
+                process.communicate(timeout=COMMAND_SECONDS_MAX)
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out)
 
     def clean_up(self) -> None:
         if (self.directory / "state").exists():
