@@ -88,7 +88,8 @@ def main(arguments: list[str]) -> int:
         thread.start()
     for thread in threads:
         thread.join()
-    return max(process.wait() for process in processes)
+    codes = [process.wait() for process in processes]
+    return next((code for code in codes if code), 0)
 
 
 if __name__ == "__main__":
