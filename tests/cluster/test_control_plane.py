@@ -112,7 +112,7 @@ def test_killed_edges(cluster: Cluster) -> None:
         except Exception:
             return False
 
-    taken = until(answers, 20)
+    taken = until(answers)
     print(f"ingress and DNS answer {taken:.1f} s after kill -9")
     assert cluster.containers() == before
 
@@ -152,7 +152,7 @@ def test_etcd_is_gone_for_long() -> None:
                 # Within the lease's time and a little, every node knows that it can't vouch.
                 for node in ("n1", "n2"):
                     request = _quick(mine, node)
-                    until(lambda request=request: unavailable(request("GET", "/v1/jobs")), 15)
+                    until(lambda request=request: unavailable(request("GET", "/v1/jobs")))
                     assert unavailable(request("POST", "/v1/jobs", web("other")))
                     assert request("GET", "/healthz").status == 200
                     assert request("GET", "/readyz").status == 503
@@ -161,7 +161,7 @@ def test_etcd_is_gone_for_long() -> None:
                     assert mine.resolve("steady.default.ozy.internal") == names
                     assert mine.fetch("steady.localhost").status == 200
                     requester.more(100)
-            back = until(lambda: is_ready(mine, "n1", "n2"), 30)
+            back = until(lambda: is_ready(mine, "n1", "n2"))
             print(f"all nodes ready {back:.1f} s after etcd's return")
         assert {row["instance"]: row["node"] for row in mine.rows("steady")} == where
         assert {row["restarts"] for row in mine.rows("steady")} == {0}
@@ -250,7 +250,7 @@ def test_two_daemons_with_one_name(cluster: Cluster, tmp_path: Path) -> None:
         node__machine_id="another-machine",
     )
     with daemon(other) as process:
-        assert process.wait(timeout=20) == 1
+        assert process.wait(timeout=60) == 1
     words = other.with_suffix(".log").read_text()
     assert "name is taken" in words or "taken by" in words, words
     assert "n1" in words
@@ -258,7 +258,7 @@ def test_two_daemons_with_one_name(cluster: Cluster, tmp_path: Path) -> None:
 
     same = settings_like(cluster, "n1", tmp_path / "same.toml")
     with daemon(same) as process:
-        assert process.wait(timeout=20) == 1
+        assert process.wait(timeout=60) == 1
     words = same.with_suffix(".log").read_text()
     assert "Another daemon holds" in words, words
     assert "Traceback" not in words
@@ -282,13 +282,13 @@ def test_etcd_is_not_there_at_start(cluster: Cluster, tmp_path: Path) -> None:
     )
     log = config.with_suffix(".log")
     with daemon(config) as process:
-        until(lambda: _answer(api_port, "/healthz", token)[0] == 200, 20)
+        until(lambda: _answer(api_port, "/healthz", token)[0] == 200)
         status, retry_after, body = _answer(api_port, "/v1/jobs", token)
         assert (status, int(retry_after) > 0) == (503, True), body
         assert "store-unavailable" in body
         assert "etcd" in body
         assert _answer(api_port, "/readyz", token)[0] == 503
-        until(lambda: "etcd" in log.read_text(), 20)
+        until(lambda: "etcd" in log.read_text())
         assert process.poll() is None
         local = replace(
             cluster.local, state_dir=tmp_path, etcd_port=etcd_port, etcd_peer_port=peer_port
@@ -297,7 +297,7 @@ def test_etcd_is_not_there_at_start(cluster: Cluster, tmp_path: Path) -> None:
             etcd_command(local), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            taken = until(lambda: _answer(api_port, "/readyz", token)[0] == 200, 30)
+            taken = until(lambda: _answer(api_port, "/readyz", token)[0] == 200)
             print(f"joined {taken:.1f} s after etcd was started")
             assert _answer(api_port, "/v1/jobs", token)[0] == 200
         finally:

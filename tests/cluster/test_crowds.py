@@ -81,7 +81,7 @@ def test_a_thousand_submits_at_once(cluster: Cluster) -> None:
     def jobs(node: str) -> set[tuple[str, int]]:
         return {(row["job"], row["version"]) for row in cluster.get("/v1/jobs", node=node)["items"]}
 
-    until(lambda: jobs("n1") == jobs("n2") == jobs("n3"), 5)
+    until(lambda: jobs("n1") == jobs("n2") == jobs("n3"))
     assert ("equal", 1) in jobs("n1")
     if (503, "conflict") not in found:
         assert {job for job, _ in jobs("n1")} == wanted
@@ -91,7 +91,7 @@ def test_a_thousand_submits_at_once(cluster: Cluster) -> None:
 def interrupted(process: "subprocess.Popen[str]") -> str:
     """Ctrl-C: the exit code is 130, and no traceback is seen."""
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err
     assert "Traceback" not in out + err
     return out + err

@@ -79,7 +79,7 @@ def test_exit_codes_and_back_off(cluster: Cluster) -> None:
     cluster.submit(shell("crashing", "echo words; exit 42"), wait=False)
     reason = reason_of(cluster, "crashing-0", "42", "next try after")
     print(f"crash loop: {reason}")
-    until(lambda: cluster.row("crashing-0")["restarts"] >= 3, 20)
+    until(lambda: cluster.row("crashing-0")["restarts"] >= 3)
     starts = [e["time"] for e in cluster.events("crashing") if e["kind"] == "instance.started"]
     starts += [e["time"] for e in cluster.events("crashing") if e["kind"] == "instance.restarted"]
     starts.sort()
@@ -101,7 +101,7 @@ def test_restart_policies(cluster: Cluster) -> None:
         cluster.submit(job, wait=False)
     once = reason_of(cluster, "once-0", "exit code 3")
     until(lambda: cluster.row("done-0").get("state") == "completed")
-    until(lambda: cluster.row("thrice-0").get("state") == "failed", 20)
+    until(lambda: cluster.row("thrice-0").get("state") == "failed")
     assert cluster.row("thrice-0")["restarts"] == 2
     assert cluster.row("once-0")["state"] == "failed"
     assert cluster.row("once-0")["restarts"] == 0

@@ -66,7 +66,7 @@ def test_a_killed_owner_leaves_nothing(after_seconds: float) -> None:
         assert owner.stdout is not None and owner.stdout.readline() == b"begin\n"
         time.sleep(after_seconds)  # the moment of the kill is what is tried
         owner.send_signal(signal.SIGKILL)
-    until(lambda: f"ozy-hosts-{name}" not in prefixes(), 15, say="all removed")
+    until(lambda: f"ozy-hosts-{name}" not in prefixes(), say="all removed")
 
 
 def test_a_host_is_a_machine_of_its_own(hosts: Hosts) -> None:

@@ -47,5 +47,5 @@ def test_down_leaves_nothing_behind() -> None:
         assert {"processes", "containers", "pods", "volumes", "networks", "mounts"} <= set(during)
         assert "loop devices" in during
         mine.ozy("down")
-        until(lambda: not ours(), 15, say=str(ours()))
+        until(lambda: not ours(), say=str(ours()))
         assert not mine.state_dir.exists()

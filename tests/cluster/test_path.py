@@ -139,7 +139,7 @@ def test_hosts_of_the_ingress(cluster: Cluster) -> None:
             ("team.blue.localhost", "team-0"),
             ("shop.example", "own-0"),
         ):
-            until(lambda host=host: cluster.fetch(host).status == 200, 5)
+            until(lambda host=host: cluster.fetch(host).status == 200)
             assert f"instance: {instance}\n".encode() in cluster.fetch(host).body
         for host in ("team.localhost", "hidden.localhost", "own.localhost", "www.example"):
             assert cluster.fetch(host).slug == "unknown-host"
@@ -163,7 +163,7 @@ def test_unhealthy_instances_have_neither_name_nor_route(cluster: Cluster) -> No
     name, victim = "ill.default.ozy.internal", cluster.row("ill-0")["address"]
     assert victim in cluster.resolve(name)
     cluster.run("ill-0", "ozy-demo", "unhealthy")
-    taken = until(lambda: victim not in cluster.resolve(name), 10)
+    taken = until(lambda: victim not in cluster.resolve(name))
     print(f"unhealthy -> name gone in {taken:.2f} s (interval 0.3 s)")
     assert len(cluster.resolve(name)) == 1
     for _ in range(10):
