@@ -135,14 +135,14 @@ def test_same_as_read_anew(batches: list[list[tuple[int, int, bool]]]):
 
 
 async def test_a_change_does_not_cost_the_zone(zone: Zone, records: Records):
-    """A thousand single changes to 20,000 records take far less than a second, not a minute (the
-    bound is for busy machines), and leave the answers of others as they are."""
+    """A thousand single changes to 20,000 records take far less than a second of the processor, not
+    a minute, and leave the answers of others as they are."""
     records.take_all(pair(entry(job, slot)) for job in range(4000) for slot in range(5))
     assert code(zone, "j1.default.ozy.internal") == 0
     question = name_wire("j1.default.ozy.internal") + b"\0\1\0\1"
     before = zone.known(question)
-    started = time.perf_counter()
+    started = time.process_time()  # whatever else the machine is busy with
     for number in range(1000):
         records.take_events([event(entry(100 + number, 0, f"10.7.{number >> 8}.{number & 255}"))])
-    assert time.perf_counter() - started < 3.0
+    assert time.process_time() - started < 3.0
     assert before is not None and zone.known(question) is before and before.is_live
