@@ -37,6 +37,7 @@ class ChaosCluster(HostCluster):
         super().__init__(hosts, settings)
         self.lock = threading.RLock()  # of everything that starts or ends programs and hosts
         self.held: set[tuple[str, str]] = set()  # host, program: a fault keeps it down
+        self.compacted: set[int] = set()  # revisions: etcd tells no deletion of these any more
         self.off: set[str] = set()  # hosts that a fault keeps without power
         self._stop = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True)

@@ -161,6 +161,7 @@ class Faults:
     def do_etcd_compacted(self, host: str, dice: random.Random) -> Begun | None:
         cluster = self._cluster
         revision, _ = cluster.listing("/ozymandias/v1/format")
+        cluster.compacted.add(revision)
         cluster.etcd("compact", str(revision))
         with suppress(AssertionError):  # one member after the other; one may be down
             cluster.etcd("defrag")
