@@ -24,6 +24,7 @@ from tests.chaos.cluster import ChaosCluster, kv_of
 
 BREAKER_SECONDS = 58.0  # a minute, less what a look from outside may be late
 VIEW_SECONDS = 1.0
+WATCH_SECONDS_MAX = 10.0
 MARK = "MARK"  # an environment variable that tells submitted versions apart
 HeadChange = tuple[JobKey, JobHead | None, JobHead | None, str]  # the last: the new version's mark
 
@@ -71,6 +72,9 @@ class Watching:
         revision, kvs = self._cluster.listing()
         with self.lock:
             gone = self.truth.kvs.keys() - {kv.key for kv in kvs}
+            # Each may have had to stop, and to run again, in what was not seen.
+            running = {pod for node in self.truth.assignments for pod in _running(self.truth, node)}
+            self.left |= dict.fromkeys(running, time.monotonic())
             deleted = [Event(KV(key, b"", 0, revision, 0, 0), deleted=True) for key in gone]
             self.truth.take_in([*deleted, *(Event(kv, deleted=False) for kv in kvs)])
             self.revision = revision
@@ -79,7 +83,7 @@ class Watching:
         while not self._stop.is_set():
             try:
                 self._follow()
-            except AssertionError:
+            except (AssertionError, ValueError):  # nobody answers; or a line was cut off in the end
                 self._stop.wait(1.0)
 
     def _follow(self) -> None:
@@ -91,6 +95,10 @@ class Watching:
             text=True,
         )
         assert self._process.stdout is not None
+        # A member that is cut off may keep a watch without a word: none lasts long.
+        renewal = threading.Timer(WATCH_SECONDS_MAX, self._process.kill)
+        renewal.daemon = True
+        renewal.start()
         with self._process:
             for line in self._process.stdout:
                 document = json.loads(line)
@@ -105,7 +113,8 @@ class Watching:
                 ]
                 for revision, group in groupby(events, key=lambda e: e.kv.mod_revision):
                     self._take_in(revision, list(group))
-        self._stop.wait(0.5)
+        renewal.cancel()
+        self._stop.wait(0.1)
 
     def _take_in(self, revision: int, events: Sequence[Event]) -> None:
         if revision <= self.revision:
