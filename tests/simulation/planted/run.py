@@ -4,7 +4,7 @@ Every `*.patch` beside this file changes a line or two of the product. The packa
 patch applied, and seeds are run on the copy until something is violated that is not violated on
 the same seed without the patch. What is never found shows what the simulated world lacks.
 
-    python tests/simulation/planted/run.py [--seeds 600] [--jobs 2] [--only NAME] [--write]
+    python tests/simulation/planted/run.py [--seeds 3000] [--jobs 2] [--only NAME] [--write]
 
 Closing line: `found N of M`. Exit code 0 only when all were found, 1 when one was not, 2 when a
 patch does not apply any more: the product has changed, and the patch must follow. What was found
@@ -32,7 +32,7 @@ ROOT = HERE.parents[2]
 MEMORY = ROOT / ".cache" / "planted.json"
 PAGE = ROOT / "docs" / "reliability.md"
 HEADING = "## Planted bugs\n"
-SEEDS = 600
+SEEDS = 3000
 SECONDS = 600.0  # of processor time, for one patch: other work must not make bugs invisible
 PATIENCE = 30  # times as much real time
 
