@@ -261,13 +261,14 @@ def _found(result: TxnResult, marked: int, commit: str) -> int | None:
 
 
 def _is_untouched(transaction: Transaction, result: TxnResult) -> bool:
-    """Whether something that the transaction would have rewritten is as it was before."""
+    """Whether something that the transaction would have rewritten is as it was before.
+
+    What is not there now, as it was not before, tells nothing: it may have come and gone since.
+    """
     before = {c.key: c.operand for c in transaction.compare if c.target == "mod"}
     found = zip(transaction.marked, result.results, strict=False)
     return any(
-        before.get(key) == (kvs[0].mod_revision if kvs else 0)
-        for key, kvs in found
-        if key in before
+        before.get(key) == kvs[0].mod_revision for key, kvs in found if key in before and kvs
     )
 
 

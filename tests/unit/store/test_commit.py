@@ -273,3 +273,27 @@ def test_a_job_is_not_ended_beside_a_node_that_brings_a_pod_of_it() -> None:
             assert [a.node for a in two.mirror.snapshot().instances(web())] == [one.node]
 
     in_virtual_time(main)
+
+
+def test_what_came_and_went_is_not_taken_for_what_never_was() -> None:
+    """A job without instances, whose answer was lost and which others have stopped, stays gone."""
+
+    async def main() -> None:
+        async with peers(("n1", "n2")) as (etcd, [one, two]):
+            one.store.faults.ambiguous = 1.0
+            one.store.faults.timeout = 1.0
+
+            async def stop() -> None:
+                while web() not in two.mirror.snapshot().jobs:
+                    await two.mirror.wait()
+                one.store.faults.ambiguous = 0.0
+                gone = Plan(reason="-", job=JobChange(key=web(), head=None))
+                assert isinstance(await two.committer.commit(lambda s: gone), Committed)
+
+            made = one.committer.commit(lambda s: creation(job(), "n1", slots=()))
+            outcome, _ = await asyncio.gather(made, stop(), return_exceptions=True)
+            assert isinstance(outcome, Ambiguous)
+            await one.mirror.reached(etcd.revision)
+            assert web() not in one.mirror.snapshot().jobs
+
+    in_virtual_time(main)
