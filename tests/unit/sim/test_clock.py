@@ -14,15 +14,13 @@ from ozymandias.sim.clock import WALL_START, Deadlock, Livelock, SimClock, Virtu
 
 
 def test_time_jumps() -> None:
-    """A year of sleeping takes no time."""
+    """A year of sleeping takes no time: else this test would not end in time."""
 
     async def main() -> float:
         await asyncio.sleep(365 * 86_400)
         return asyncio.get_running_loop().time()
 
-    began = time.perf_counter()
     assert VirtualLoop().run(main()) == 365 * 86_400
-    assert time.perf_counter() - began < 1.0
 
 
 async def _worker(number: int, trace: list[str], lock: asyncio.Lock) -> None:
