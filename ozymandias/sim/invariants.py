@@ -27,7 +27,7 @@ from ozymandias.model.instance import InstanceId, SlotState, instances_of
 from ozymandias.model.job import JobHead, JobKey, JobKind
 from ozymandias.model.node import Ledger, NodeName
 from ozymandias.ports import KV
-from ozymandias.sim.truth import LIVE, Truth
+from ozymandias.sim.truth import LIVE, Change, Truth
 from ozymandias.store import keys
 
 
@@ -103,15 +103,19 @@ def check_one_each(truth: Truth, jobs: Iterable[JobKey]) -> list[str]:
     return found
 
 
-def check_given(truth: Truth, given: Iterable[tuple[NodeName, JobKey]]) -> list[str]:
-    """Work is given to nodes that are there and take it; what belongs to nodes is always taken."""
+def check_given(truth: Truth, change: Change) -> list[str]:
+    """Work is given to nodes that are there and take it; what belongs to nodes is always taken.
+
+    One revision may hold a submit and the cordon that came right after it.
+    """
     found = []
-    for node, job in sorted(given):
+    for node, job in sorted(change.given):
         if node not in truth.presences:
             found.append(f"S3 {job} was given to {node}, which is not there")
         ledger, spec = truth.ledgers.get(node), truth.spec(job)
         is_service = spec is not None and spec.kind is JobKind.SERVICE
-        if is_service and ledger and not ledger.takes_work:
+        is_closed = ledger and not ledger.takes_work and node not in change.were_open
+        if is_service and is_closed:
             found.append(f"S3 {job} was given to {node}, which is to get no new work")
     return found
 

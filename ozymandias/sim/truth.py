@@ -37,6 +37,7 @@ class Change:
     lost: set[NodeName] = field(default_factory=set)  # these gave up room that was held
     gained: set[NodeName] = field(default_factory=set)  # these were promised more
     given: set[tuple[NodeName, JobKey]] = field(default_factory=set)  # the same, and what
+    were_open: set[NodeName] = field(default_factory=set)  # these took work until then
     is_schedule: bool = False
 
 
@@ -86,7 +87,9 @@ class Truth:
             name = NodeName(key[len(keys.LEDGERS) :].decode())
             change.nodes.add(name)
             change.is_schedule = True
-            self.ledgers.pop(name, None)
+            before = self.ledgers.pop(name, None)
+            if before is not None and before.takes_work:
+                change.were_open.add(name)
             if not deleted:
                 self.ledgers[name] = codec.decode(Ledger, kv.value)
         elif key.startswith(keys.NODES):

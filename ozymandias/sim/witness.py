@@ -124,7 +124,7 @@ class Witness:
         for job, before in heads.items():
             found += invariants.check_whole(truth, job, before)
         found += self._check_losses(change, actor, holding)
-        found += invariants.check_given(truth, change.given)
+        found += invariants.check_given(truth, change)
         if change.named:
             found += invariants.check_names(truth, change.named)
             found += self._check_new_names(events)
