@@ -20,6 +20,7 @@ from ozymandias.model.instance import (
 from ozymandias.model.job import JobHead, JobKey, JobKind, JobRecord
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Edit
+from ozymandias.model.pod import PodId
 from ozymandias.model.snapshot import Snapshot
 
 
@@ -118,8 +119,8 @@ def _bucket(
     return buckets.serving if status and status.healthy else buckets.idle
 
 
-def is_current(assigned: Assigned | Edit, head: JobHead) -> bool:
-    return (assigned.uid, assigned.version, assigned.generation) == (
+def is_current(instance: Assigned | Edit | PodId, head: JobHead) -> bool:
+    return (instance.uid, instance.version, instance.generation) == (
         head.uid,
         head.version,
         head.restart,

@@ -19,6 +19,7 @@ from ozymandias.core.buckets import (
     Buckets,
     assignments_by_job,
     census,
+    is_current,
     is_system,
     per_node,
     sort_job,
@@ -26,7 +27,7 @@ from ozymandias.core.buckets import (
 from ozymandias.core.placement import Room
 from ozymandias.core.system import why_not
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, NetworkMode
+from ozymandias.model.job import Job, JobKey, JobRecord, NetworkMode
 from ozymandias.model.node import Demand, Node
 from ozymandias.model.pod import PodId
 from ozymandias.model.snapshot import Snapshot
@@ -57,7 +58,7 @@ def reclaim(
         places = _places(record, job, buckets, node)
         used, demand = buckets.used_slots(), Demand.of(job)
         for pod in found.get(record.key, ()):
-            is_missing = places > 0 and _is_current(pod, record.head) and pod.slot not in used
+            is_missing = places > 0 and is_current(pod, record.head) and pod.slot not in used
             if is_missing and room.fits(demand, SlotState.WAITING):
                 room.take(demand, SlotState.WAITING)
                 taken.add(pod)
@@ -110,7 +111,3 @@ def _places(record: JobRecord, job: Job, buckets: Buckets, node: Node) -> int:
         return 0  # given up, it is new work, and a cordoned node gets none
     missing, limit = record.head.wanted - len(buckets.live), job.placement.max_per_node
     return min(missing, limit - here) if limit else missing
-
-
-def _is_current(pod: PodId, head: JobHead) -> bool:
-    return (pod.uid, pod.version, pod.generation) == (head.uid, head.version, head.restart)

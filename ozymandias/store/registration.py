@@ -74,10 +74,7 @@ async def register(
 ) -> Registered | None:
     """None when something that it relied on had changed."""
     transaction, reclaimed = _prepare(mirror, offer, lease, commit)
-    outcome = await send(store, transaction, commit)
-    if isinstance(outcome, Lost):
-        return None
-    return Registered(revision=outcome, reclaimed=reclaimed)
+    return await _send(store, transaction, reclaimed, commit)
 
 
 async def recount(
@@ -92,6 +89,12 @@ async def recount(
     transaction, reclaimed = _prepare(mirror, offer, lease, commit)
     _, *ledger = transaction.compare
     transaction = replace(transaction, compare=(*fence, *ledger))
+    return await _send(store, transaction, reclaimed, commit)
+
+
+async def _send(
+    store: Store, transaction: Transaction, reclaimed: frozenset[PodId], commit: str
+) -> Registered | None:
     outcome = await send(store, transaction, commit)
     if isinstance(outcome, Lost):
         return None

@@ -45,21 +45,34 @@ def test_a_node_that_lost_its_lease_keeps_what_nobody_moved() -> None:
     tell(story, nodes=1)
 
 
+State = tuple[object, object]
+
+
+async def one_on_each(world: World) -> State:
+    """Three instances on three nodes, none of which has room for a second one."""
+    await world.operations().submit(job_file(count=3, memory="3G"))
+    await healthy(world, 3)
+    return starts(world), world.assigned()
+
+
+async def all_as(world: World, before: State) -> None:
+    """Nothing was restarted or moved, and nothing is about to be."""
+    await asyncio.sleep(20)
+    assert (starts(world), world.assigned()) == before
+
+
 def test_what_nobody_could_place_goes_on_when_its_node_returns() -> None:
     """Given up and pending, for nobody had room; healed, its node goes on with it as it runs."""
 
     async def story(world: World) -> None:
-        await world.operations().submit(job_file(count=3, memory="3G"))
-        await healthy(world, 3)
-        before, placed = starts(world), world.assigned()
+        before = await one_on_each(world)
         world.partition(N3)
         await world.until(lambda: N3 not in world.assigned().values(), 30, "given up")
         await asyncio.sleep(30)
         world.heal(N3)
         await world.until(lambda: all_joined(world), 30, "joined again")
         await healthy(world, 3)
-        await asyncio.sleep(20)
-        assert starts(world) == before and world.assigned() == placed
+        await all_as(world, before)
 
     tell(story)
 
@@ -68,9 +81,7 @@ def test_a_daemon_that_ends_right_after_its_return_goes_on_with_it() -> None:
     """What was reclaimed is assigned: the next daemon adopts it, its lease alive or gone."""
 
     async def story(world: World) -> None:
-        await world.operations().submit(job_file(count=3, memory="3G"))
-        await healthy(world, 3)
-        before, placed = starts(world), world.assigned()
+        before = await one_on_each(world)
         for seconds in (1, 20):
             world.partition(N3)
             await world.until(lambda: N3 not in world.assigned().values(), 30, "given up")
@@ -82,8 +93,7 @@ def test_a_daemon_that_ends_right_after_its_return_goes_on_with_it() -> None:
             world.start(N3)
             await world.until(lambda: all_joined(world), 30, "joined again")
             await healthy(world, 3)
-        await asyncio.sleep(20)
-        assert starts(world) == before and world.assigned() == placed
+        await all_as(world, before)
 
     tell(story)
 
@@ -92,9 +102,7 @@ def test_all_nodes_go_on_though_all_were_given_up() -> None:
     """One by one they go, the last gives the others up; then it goes too, and all return."""
 
     async def story(world: World) -> None:
-        await world.operations().submit(job_file(count=3, memory="3G"))
-        await healthy(world, 3)
-        before, placed = starts(world), world.assigned()
+        before = await one_on_each(world)
         for name in (N3, N2):
             world.partition(name)
         await world.until(lambda: set(world.assigned().values()) == {N1}, 120, "given up")
@@ -105,8 +113,7 @@ def test_all_nodes_go_on_though_all_were_given_up() -> None:
             await asyncio.sleep(1)
         await world.until(lambda: all_joined(world), 30, "joined again")
         await healthy(world, 3)
-        await asyncio.sleep(20)
-        assert starts(world) == before and world.assigned() == placed
+        await all_as(world, before)
 
     tell(story)
 
@@ -115,9 +122,7 @@ def test_a_node_that_returns_while_podman_hangs_goes_on_as_well() -> None:
     """It stops nothing before it has counted what runs there, and then goes on with it."""
 
     async def story(world: World) -> None:
-        await world.operations().submit(job_file(count=3, memory="3G"))
-        await healthy(world, 3)
-        before, placed = starts(world), world.assigned()
+        before = await one_on_each(world)
         world.partition(N3)
         await world.until(lambda: N3 not in world.assigned().values(), 30, "given up")
         world.machines[N3].host.faults.is_hung = True
@@ -126,7 +131,6 @@ def test_a_node_that_returns_while_podman_hangs_goes_on_as_well() -> None:
         await world.until(lambda: all_joined(world), 60, "joined again")
         world.machines[N3].host.faults.is_hung = False
         await healthy(world, 3, 60)
-        await asyncio.sleep(20)
-        assert starts(world) == before and world.assigned() == placed
+        await all_as(world, before)
 
     tell(story)
