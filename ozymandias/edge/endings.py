@@ -6,6 +6,7 @@ is closed so that nobody takes half an answer for a whole one.
 """
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -199,8 +200,9 @@ class EndingConnection(asyncio.Protocol):
         if self._buffer:
             self.ingress.loop.call_soon(self._next_request)
 
+    @abstractmethod
     def _next_request(self) -> None:
-        raise NotImplementedError
+        """Take up what has come already: how a request is read, who extends this knows."""
 
     def response_broken(self) -> None:
         """The client must see that it got only a part, so the end is never a proper one."""

@@ -141,8 +141,7 @@ class Conduct:
 
     def _is_current(self, pod: PodId) -> bool:
         head = self._truth.heads.get(pod.key)
-        wanted = (head.uid, head.version, head.restart) if head else None
-        return (pod.uid, pod.version, pod.generation) == wanted
+        return head is not None and rest.is_current(pod, head)
 
     def _check_priority(
         self,

@@ -70,8 +70,8 @@ def _job(truth: Truth, job: JobKey, head: JobHead, is_broken: bool) -> list[str]
     return found + [f"{job} does not own {claim}" for claim in missing]
 
 
-def is_current(assigned: Assigned, head: JobHead) -> bool:
-    return (assigned.uid, assigned.version, assigned.generation) == (
+def is_current(instance: Assigned | PodId, head: JobHead) -> bool:
+    return (instance.uid, instance.version, instance.generation) == (
         head.uid,
         head.version,
         head.restart,

@@ -30,6 +30,7 @@ class Undecodable(ValueError):
 def _encode_own(value: Any) -> Any:
     if isinstance(value, Slots):
         return str(value)
+    # What msgspec asks of a hook that does not know a type.
     raise NotImplementedError(f"no encoding of {type(value).__name__}")
 
 
