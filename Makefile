@@ -12,7 +12,8 @@ FUZZ_SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d " ")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-unit test-simulation test-integration test-cluster test-hosts \
-	coredns flannel etcd simulate chaos planted bench docs lint types format lock clean
+	coredns flannel etcd simulate chaos planted bench bench-edge bench-scale bench-quick bench-packing \
+	docs lint types format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +78,24 @@ bench-edge: setup coredns ## what the edges do per CPU-second, against others
 	@$(ROOT) $(PYTHON) -m bench.dns
 	@$(ROOT) $(PYTHON) -m bench.ingress
 
+# The solver lives in an environment of its own: neither the product nor its tests need it.
+PACKING := .cache/packing
+$(PACKING)/ready: bench/packing/requirements.lock
+	@python3 -m venv --clear $(PACKING)
+	@$(PACKING)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+bench-packing: $(PACKING)/ready ## how well it packs, against the optimum and others: SEED=1000 (below: for tuning)
+	@PYTHONPATH=. $(PACKING)/bin/python -m bench.packing --jobs $(shell nproc) \
+		$(if $(filter file,$(origin SEED)),,--seed $(SEED)) $(ARGS)
+
+bench-scale: setup ## a million instances on five thousand simulated nodes: ARGS="--only loss --factor 0.5"
+	@$(PYTHON) -m bench.scale $(ARGS)
+
+bench-quick: setup ## a tenth of bench-scale, of the shape with a node per instance a hundredth: in a minute or two
+	@$(PYTHON) -m bench.scale --factor 0.1 --jobs 100 --only million --shapes apart
+	@$(PYTHON) -m bench.scale --factor 0.1 --shapes ten uncapped $(ARGS)
+
 lint: setup ## ruff: rules and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -88,7 +107,7 @@ format: setup ## let ruff put the format right
 	.venv/bin/ruff check --fix-only --quiet .
 	.venv/bin/ruff format .
 
-lock: ## write requirements.lock anew from pyproject.toml
+lock: ## write requirements.lock anew from pyproject.toml, and the one of bench/packing
 	@deploy/setup/lock.sh
 
 clean: ## remove what setup and the tools made in this directory (not packages, not images)

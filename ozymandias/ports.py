@@ -1,4 +1,4 @@
-"""The IO surface: everything the daemon asks of the world goes through these four protocols.
+"""The IO surface: everything the daemon asks of the world goes through these protocols.
 
 Store (etcd), Runtime (podman and this host), Network (the pods' network), Clock (time and dice).
 `store/`, `runtime/` hold the real ones, `sim/` the simulated ones; both pass the same contract
@@ -19,6 +19,7 @@ tests. Adapters translate their library's exceptions into these, and nothing els
         ImageMissing     not here and could not be pulled
         PortTaken        a host port is in use by somebody else
       NetworkFailed
+      SourceFailed       a pool's source of pending work gave no answer that can be used
 
 Units: all times are seconds; all calls state or document their deadline.
 """
@@ -29,7 +30,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Never, Protocol
 
-from ozymandias.model.job import HealthCheck, PullPolicy
+from ozymandias.model.host import HostFacts
+from ozymandias.model.job import Autoscale, HealthCheck, PullPolicy
 from ozymandias.model.pod import ObservedPod, Pod, PodId
 
 
@@ -76,6 +78,9 @@ class PortTaken(RuntimeFailed): ...
 
 
 class NetworkFailed(PortError): ...
+
+
+class SourceFailed(PortError): ...
 
 
 # The store --------------------------------------------------------------------------------------
@@ -170,6 +175,12 @@ class Lease:
             self.heard(deadline)
 
 
+class Feed(Protocol):
+    """What a mirror is fed by: a store, or the part of one that concerns a single node."""
+
+    def mirror(self, prefix: bytes) -> AsyncIterator[Listing | Sequence[Event]]: ...
+
+
 class Store(Protocol):
     """etcd's semantics. Every call may raise Unavailable, Denied, ClusterChanged."""
 
@@ -199,8 +210,13 @@ class Store(Protocol):
         """
         ...
 
-    def mirror(self, prefix: bytes) -> AsyncIterator[Listing | Sequence[Event]]:
-        """A Listing, then events; a fresh Listing whenever history was lost. Goes on for ever."""
+    def mirror(
+        self, prefix: bytes, *, alone: bool = False
+    ) -> AsyncIterator[Listing | Sequence[Event]]:
+        """A Listing, then events; a fresh Listing whenever history was lost. Goes on for ever.
+
+        ``alone``: of that very key, and none that it is the beginning of.
+        """
         ...
 
     async def grant(self, ttl: int) -> Lease: ...
@@ -338,6 +354,14 @@ class EndedRuns(Protocol):
         ...
 
 
+class Gauge(Protocol):
+    """How busy and how full this host is."""
+
+    async def read(self) -> HostFacts:
+        """The facts now, within a deadline of its own; RuntimeFailed when they can't be had."""
+        ...
+
+
 class Guard(Protocol):
     """Ends exclusive pods at the lease's deadline, whatever became of the daemon."""
 
@@ -383,3 +407,17 @@ class Clock(Protocol):
 
     @property
     def random(self) -> random.Random: ...
+
+
+# Pending work -----------------------------------------------------------------------------------
+
+
+class PendingWork(Protocol):
+    """Where pools learn how much work is waiting for them, outside of the cluster's own store."""
+
+    async def ask(self, source: Autoscale) -> bytes:
+        """What a URL or a command answers, whole and small. SourceFailed: why there is nothing.
+
+        Bounded in time and size by the adapter; never retried.
+        """
+        ...

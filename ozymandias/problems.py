@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ozymandias.model.units import format_size
+from ozymandias.model.units import format_cores, format_size
 
 TYPE_BASE = "https://github.com/barrucadu/ozymandias/main/docs/errors.markdown"
 
@@ -69,6 +69,9 @@ class ProblemError(Exception):
 
 INVALID_JOB = Kind("invalid-job", "Job file is not valid", 422, EXIT_USAGE)
 INVALID_REQUEST = Kind("invalid-request", "Request is not valid", 400, EXIT_USAGE)
+INVALID_SETTING = Kind("invalid-setting", "Setting is not valid", 422, EXIT_USAGE)
+INVALID_WHAT_IF = Kind("invalid-what-if", "The what-if can't be read", 422, EXIT_USAGE)
+INVALID_REPLAY = Kind("invalid-replay", "The file can't be replayed", 422, EXIT_USAGE)
 TOO_LARGE = Kind("too-large", "Request is too large", 413, EXIT_USAGE)
 UNAUTHORIZED = Kind("unauthorized", "Token is missing or wrong", 401, EXIT_FAILED)
 RATE_LIMITED = Kind("rate-limited", "Too many requests", 429, EXIT_UNREACHABLE)
@@ -84,22 +87,30 @@ INSUFFICIENT_DISK = Kind("insufficient-disk", "Insufficient disk for job", 409, 
 INSUFFICIENT_PORTS = Kind(
     "insufficient-ports", "Insufficient host ports for job", 409, EXIT_DOES_NOT_FIT
 )
+INSUFFICIENT_CPU = Kind(
+    "insufficient-cpu", "Insufficient processors for job", 409, EXIT_DOES_NOT_FIT
+)
 NO_NODES = Kind("no-nodes", "No node can take work", 409, EXIT_DOES_NOT_FIT)
 NO_MATCHING_NODE = Kind(
     "no-matching-node", "Too few nodes match the job's rules", 409, EXIT_DOES_NOT_FIT
 )
+NEIGHBOUR_NOT_FOUND = Kind(
+    "neighbour-not-found", "A job to be near to is not there", 409, EXIT_NOT_FOUND
+)
 DRAIN_BLOCKED = Kind("drain-blocked", "Not everything on the node can move", 409, EXIT_DOES_NOT_FIT)
 NODE_DRAINING = Kind("node-draining", "The node is being drained", 409, EXIT_FAILED)
 SYSTEM_JOB = Kind("system-job", "A system job has no number of instances", 409, EXIT_USAGE)
+AUTOSCALED = Kind("autoscaled", "The job scales itself", 409, EXIT_USAGE)
 HOST_TAKEN = Kind("ingress-taken", "Ingress host and path belong to another job", 409, EXIT_FAILED)
 
 JOB_NOT_FOUND = Kind("job-not-found", "No such job", 404, EXIT_NOT_FOUND)
 NODE_NOT_FOUND = Kind("node-not-found", "No such node", 404, EXIT_NOT_FOUND)
 INSTANCE_NOT_FOUND = Kind("instance-not-found", "No such instance", 404, EXIT_NOT_FOUND)
+FREEZE_NOT_FOUND = Kind("freeze-not-found", "No such freeze window", 404, EXIT_NOT_FOUND)
 RESOURCE_NOT_FOUND = Kind("not-found", "No such resource", 404, EXIT_NOT_FOUND)
 JOB_STOPPING = Kind("job-stopping", "Job is still stopping", 409, EXIT_CHANGED)
 
-CHANGED_MEANWHILE = Kind("changed-meanwhile", "The job was changed meanwhile", 412, EXIT_CHANGED)
+CHANGED_MEANWHILE = Kind("changed-meanwhile", "It was changed meanwhile", 412, EXIT_CHANGED)
 KEY_REUSED = Kind("idempotency-key-reused", "The key was used for another request", 422, EXIT_USAGE)
 CONFLICT = Kind("conflict", "Too many changes at once", 503, EXIT_CHANGED)
 STORE_UNAVAILABLE = Kind(
@@ -178,14 +189,21 @@ class NodeShortfall:
     short_disk_bytes: int
     taken_ports: tuple[str, ...] = ()
     reason: str = ""  # e.g. "cordoned", "not alive"
+    free_cpu_millis: int | None = None  # None: processors are not counted there
+    short_cpu_millis: int = 0
 
     def document(self) -> dict[str, Any]:
         return {
             "node": self.node,
-            "free": {"memory_bytes": self.free_memory_bytes, "disk_bytes": self.free_disk_bytes},
+            "free": {
+                "memory_bytes": self.free_memory_bytes,
+                "disk_bytes": self.free_disk_bytes,
+                "cpu_millis": self.free_cpu_millis,
+            },
             "short": {
                 "memory_bytes": self.short_memory_bytes,
                 "disk_bytes": self.short_disk_bytes,
+                "cpu_millis": self.short_cpu_millis,
             },
             "taken_ports": list(self.taken_ports),
             "reason": self.reason,
@@ -235,6 +253,13 @@ def insufficient_disk_detail(required_bytes: int, placeable_bytes: int) -> str:
     return (
         f"Job requires {format_size(required_bytes)} of disk"
         f" but only {format_size(placeable_bytes)} can be allocated."
+    )
+
+
+def insufficient_cpu_detail(required_millis: int, placeable_millis: int) -> str:
+    return (
+        f"Job requires {format_cores(required_millis)}"
+        f" but only {format_cores(placeable_millis)} can be allocated."
     )
 
 

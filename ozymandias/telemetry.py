@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,9 +30,25 @@ INSTANCES = Gauge(
     ["state"],
     registry=REGISTRY,
 )
+SURVIVES = Gauge(
+    "ozymandias_survives_node_loss",
+    "1 if all jobs survive the loss of any one node, 0 if not, NaN where it is not worked out.",
+    registry=REGISTRY,
+)
 API_SECONDS = Histogram(
     "ozymandias_api_seconds", "Time to answer API requests.", ["method", "route"], registry=REGISTRY
 )
+
+
+# Found once for each label: `labels` takes its time, and these are told of at every change.
+@functools.cache
+def instances(state: str) -> Gauge:
+    return INSTANCES.labels(state)
+
+
+@functools.cache
+def probes(result: str) -> Counter:
+    return PROBES.labels(result)
 
 
 def configure(*, json: bool = False) -> None:

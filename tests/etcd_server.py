@@ -76,6 +76,11 @@ class EtcdCluster:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the members that run."""
+        return tuple(process.pid for process in self._processes if process is not None)
+
     def stop(self) -> None:
         for member in range(len(self._processes)):
             self.kill(member)

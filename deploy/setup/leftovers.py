@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 PATIENCE_SECONDS = 15.0
+LISTINGS_MAX = 10
 KINDS = ("etcd", "podman", "conmon", "runc", "catatonit", "ozymandias", "netavark", "aardvark-dns")
 Things = dict[str, set[str]]
 
@@ -38,8 +39,15 @@ def processes() -> set[str]:
 
 
 def podman(*arguments: str) -> set[str]:
-    result = subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
-    return set(result.stdout.split("\n")) - {""}
+    """A listing fails when something listed is removed at that moment: then it is asked again.
+
+    A list that can't be had is no empty one: what is left would be counted as gone.
+    """
+    for _ in range(LISTINGS_MAX):
+        result = subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
+        if result.returncode == 0:
+            return set(result.stdout.split("\n")) - {""}
+    raise RuntimeError(f"podman {' '.join(arguments)}: {result.stderr.strip()}")
 
 
 def mounts() -> set[str]:
@@ -67,7 +75,9 @@ def count() -> Things:
         "containers": podman("ps", "-a", "--format", "{{.ID}} {{.Names}}"),
         "pods": podman("pod", "ls", "--format", "{{.Id}} {{.Name}}"),
         "volumes": podman("volume", "ls", "--format", "{{.Name}}"),
-        "networks": podman("network", "ls", "--format", "{{.Name}}"),
+        # As files: asked for its networks, podman tells those of the back end that it chose when it
+        # was first used on this machine (CNI, if it had images then), and ours are netavark's.
+        "networks": names("/etc/containers/networks") - {"netavark.lock"},
         "mounts": mounts(),
         "interfaces": names("/sys/class/net"),
         "network namespaces": names("/run/netns"),

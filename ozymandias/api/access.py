@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ozymandias.core.preempt import Lately
 from ozymandias.core.routes import Names
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
@@ -79,6 +80,8 @@ class Access:
     ended: EndedRuns  # what is left of instances that ran on this node
     # Tells each step of a committed plan with its reason.
     narrate: Callable[[Plan], None] = lambda plan: None
+    # What this daemon knows of instances that were displaced.
+    lately: Callable[[], Lately] = Lately
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from ozymandias.api.guards import GUARD, REQUEST_ID, TABLE, Guard, admitted, aud
 from ozymandias.api.limits import Limits
 from ozymandias.api.operations import Operations
 from ozymandias.api.problem_response import problem_response
+from ozymandias.api.relay import RELAY, Relay, acquainted, relayed
 from ozymandias.api.request import BODY_BYTES_MAX, OPERATIONS, too_large
 from ozymandias.api.streaming import CLOSING, DOOR, is_connected
 from ozymandias.api.table import ROUTES
@@ -56,13 +57,15 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SILENT: web.AppKey[dict[int, asyncio.TimerHandle]] = web.AppKey("silent", dict)
 
 
-def make_app(operations: Operations, guard: Guard) -> web.Application:
+def make_app(operations: Operations, guard: Guard, relay: Relay | None = None) -> web.Application:
+    around = [_identified, _timed, _problems, acquainted, admitted, audited, member, parsed]
     app = web.Application(
-        middlewares=[_identified, _timed, _problems, admitted, audited, member, parsed],
+        middlewares=[*around, relayed],
         client_max_size=BODY_BYTES_MAX,
     )
     app[OPERATIONS] = operations
     app[GUARD] = guard
+    app[RELAY] = relay
     app[DOOR] = guard.door
     app[TABLE] = {route.key: route for route in ROUTES}
     app[CLOSING] = asyncio.Event()
@@ -173,19 +176,21 @@ async def serving(
     hosts: frozenset[str] = frozenset(),
     audit: Audit | None = None,
     tls: ssl.SSLContext | None = None,
+    relay: Relay | None = None,
 ) -> AsyncIterator[Served]:
     """Serve while the context lasts. TCP stays closed without tokens. OSError: can't listen."""
     audit = audit or Audit()
     async with AsyncExitStack() as stack:
         port = 0
         if listen is not None and tokens:
-            door = Door(tokens=tokens, is_peer=operations.is_peer)
-            app = make_app(operations, Guard.of(door, limits, hosts, audit))
+            is_peer = relay.others.is_peer if relay else operations.is_peer
+            door = Door(tokens=tokens, is_peer=is_peer)
+            app = make_app(operations, Guard.of(door, limits, hosts, audit), relay)
             runner = await stack.enter_async_context(_running(app))
             port = await stack.enter_async_context(_listening(runner, *listen, tls))
         if socket_path is not None:
             guard = Guard.of(Door(tokens=None), limits, hosts, audit)
-            runner = await stack.enter_async_context(_running(make_app(operations, guard)))
+            runner = await stack.enter_async_context(_running(make_app(operations, guard, relay)))
             bound = _bind_socket(socket_path)
             stack.callback(_remove_socket, socket_path)
             await web.SockSite(runner, bound).start()

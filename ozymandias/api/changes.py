@@ -144,4 +144,6 @@ def _used(snapshot: Snapshot, job: JobKey, mark: str) -> JobVersion | JobHead | 
 
 
 def _state(head: JobHead) -> dict[str, Any]:
-    return {"version": head.version, "wanted": head.wanted, "restart": head.restart}
+    state = {"version": head.version, "wanted": head.wanted, "restart": head.restart}
+    override = {"override_freeze": head.override_freeze} if head.override_freeze else {}
+    return state | override

@@ -12,14 +12,16 @@ from itertools import count, islice
 from typing import Any
 
 from ozymandias.api.changes import etag
-from ozymandias.core.buckets import is_system
+from ozymandias.core.autoscale import frozen_pool, pool_of, pools
+from ozymandias.core.buckets import is_system, sort_job
 from ozymandias.core.drain import Blocker, foresee_drain
+from ozymandias.core.freeze import cluster_frozen, holds_back
 from ozymandias.core.routes import Names, hosts_of
 from ozymandias.core.schedule import pending_of
 from ozymandias.core.system import wanted_of
 from ozymandias.model.event import EventRecord
 from ozymandias.model.instance import Assigned, InstanceState, InstanceStatus, SlotState
-from ozymandias.model.job import Container, Job, JobKey, JobRecord, JobVersion
+from ozymandias.model.job import Autoscale, Container, Job, JobKey, JobRecord, JobVersion
 from ozymandias.model.node import Demand, Node
 from ozymandias.model.plan import Pending
 from ozymandias.model.snapshot import Snapshot
@@ -145,9 +147,22 @@ def _pending_rows(
 # Jobs -------------------------------------------------------------------------------------------
 
 
-def status_document(snapshot: Snapshot, record: JobRecord, names: Names) -> Document:
-    """`ozy status JOB`."""
-    return _status(snapshot, record, names, _rows_by_job(snapshot, record.key)[record.key])
+def status_document(
+    snapshot: Snapshot, record: JobRecord, names: Names, now: float | None = None
+) -> Document:
+    """`ozy status JOB`; ``now`` is the wall clock, by which freeze windows go."""
+    document = _status(snapshot, record, names, _rows_by_job(snapshot, record.key)[record.key])
+    return document | {"frozen": frozen_words(snapshot, record, now)}
+
+
+def frozen_words(snapshot: Snapshot, record: JobRecord, now: float | None) -> str | None:
+    """By which freeze window a job's change is held, and until when; None: by none."""
+    if now is None or not holds_back(snapshot.settings, record.head, now):
+        return None
+    if not sort_job(snapshot, record.key).outdated:
+        return None
+    frozen = cluster_frozen(snapshot.settings, now)
+    return frozen.words if frozen else None
 
 
 def job_rows(snapshot: Snapshot, names: Names, *, namespace: str = "") -> list[Document]:
@@ -251,6 +266,46 @@ def _hosts(version: JobVersion | None, names: Names) -> list[str]:
     ]
 
 
+def pool_rows(snapshot: Snapshot, now: float, *, namespace: str = "") -> list[Document]:
+    """The rows of `ozy pools`."""
+    return [
+        _pool_row(snapshot, record, rules, now)
+        for record, rules in pools(snapshot)
+        if not namespace or record.key.namespace == namespace
+    ]
+
+
+def _pool_row(snapshot: Snapshot, record: JobRecord, rules: Autoscale, now: float) -> Document:
+    head, look = record.head, record.head.look
+    frozen = frozen_pool(snapshot, rules, now)
+    return {
+        "pool": record.key.name,
+        "namespace": record.key.namespace,
+        "live": len(sort_job(snapshot, record.key).live),
+        "wanted": head.wanted,
+        "min": rules.min,
+        "max": rules.max,
+        "pending": look.pending if look else None,
+        "every_seconds": rules.every_seconds,
+        "step": rules.step,
+        "source": rules.source.value,
+        "seen_at": look.at if look else None,
+        "seen_by": look.by if look else None,
+        "frozen": frozen.words if frozen else None,
+        "reason": look.reason if look else "its source was not asked yet",
+    }
+
+
+def pool_lines(snapshot: Snapshot, record: JobRecord, now: float) -> list[str]:
+    """How a pool stands, for `ozy why`; nothing for other jobs."""
+    rules = pool_of(record)
+    if rules is None:
+        return []
+    row = _pool_row(snapshot, record, rules, now)
+    line = f"It is a pool of {rules.min} to {rules.max}, {row['wanted']} now: {row['reason']}."
+    return [line] + ([f"The pool is {row['frozen']}."] if row["frozen"] else [])
+
+
 def version_row(version: JobVersion, current: int | None) -> Document:
     return {
         "version": version.version,
@@ -261,6 +316,7 @@ def version_row(version: JobVersion, current: int | None) -> Document:
         "submitted_by": version.submitted_by,
         "submitted_at": version.submitted_at,
         "message": version.message,
+        "override_freeze": version.override_freeze,
     }
 
 
@@ -270,6 +326,7 @@ def demand_document(job: Job) -> Document:
     return {
         "memory_bytes": demand.memory_bytes,
         "disk_bytes": demand.disk_bytes,
+        "cpu_millis": demand.cpu_millis,
         "host_ports": [str(port) for port in demand.host_ports],
         "containers": [_container(c) for c in job.containers],
     }
@@ -299,6 +356,7 @@ def node_row(snapshot: Snapshot, node: Node) -> Document:
     return {
         "name": node.name,
         "state": state,
+        "schedules": node.schedules,
         "cordoned": node.ledger.is_cordoned,
         "drain": _drain(snapshot, node, here),
         "allows_host_network": node.ledger.allows_host_network,
@@ -311,6 +369,11 @@ def node_row(snapshot: Snapshot, node: Node) -> Document:
             "total": capacity.disk_bytes,
             "reserved": reserve.disk_bytes,
             "allocated": max(held.disk_bytes, promised.disk_bytes),
+        },
+        "cpu_millis": {
+            "total": capacity.cpu_millis,
+            "reserved": reserve.cpu_millis,
+            "allocated": max(held.cpu_millis, promised.cpu_millis),
         },
         "labels": node.ledger.all_labels,
         "instances": here,
@@ -352,6 +415,8 @@ def _node_state(node: Node, here: int) -> tuple[str, str]:
         return ("draining", left) if here else ("drained", "nothing is left on it")
     if node.ledger.is_cordoned:
         return "cordoned", "takes no new work"
+    if node.load and node.load.taint:
+        return "tainted", f"takes no new work: {node.load.taint}"
     return "ready", ""
 
 

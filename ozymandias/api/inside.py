@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ozymandias.api.access import Access, Document, Sink, translated
 from ozymandias.api.documents import instance_row, instance_rows
 from ozymandias.api.ended import Ended, Gathered
+from ozymandias.api.explaining import Explaining
 from ozymandias.api.following import JobFollower
 from ozymandias.core.pods import pod_id
 from ozymandias.model.instance import Assigned, SlotState
@@ -52,8 +53,9 @@ class ExecRequest:
 
 
 class Inside:
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, explaining: Explaining) -> None:
         self._access = access
+        self._explaining = explaining
         self._ended = Ended(access)
 
     # Commands -----------------------------------------------------------------------------------
@@ -212,11 +214,15 @@ class Inside:
                 lines.append(f"  {row['reason']}")
         if not lines:
             raise self._not_found(namespace, instance)
+        decision: Document | None = None
         for assigned in self._all(namespace, instance):
             status = snapshot.status(assigned)
             for container in status.containers if status else ():
                 reason = f": {container.reason}" if container.reason else ""
                 lines.append(f"  container {container.name}: {container.state}{reason}")
+            if decision is None and assigned.state is not SlotState.STOPPING:
+                decision, words = self._explaining.decision_of(assigned)
+                lines += words
         if last := await self._ended.last(namespace, *_job_and_slot(instance)):
             lines.append(f"  {last}")
         names = (instance, f"{namespace}/{instance}")
@@ -227,7 +233,7 @@ class Inside:
             for event in self._access.mirror.events()
             if event.namespace == namespace and event.instance in names
         )
-        return {"lines": lines}
+        return {"lines": lines, "decision": decision}
 
     # Finding ------------------------------------------------------------------------------------
 

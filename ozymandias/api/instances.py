@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from ozymandias.api import models
+from ozymandias.api import explained_models, models
 from ozymandias.api.inside import ExecRequest, LogsRequest
 from ozymandias.api.pages import LIMIT_MAX
 from ozymandias.api.request import PASSED_ON, asked, decoded, operations, query
@@ -118,8 +118,9 @@ ROUTES = (
         method="GET",
         path=f"{_INSTANCE}/why",
         handler=why,
-        about="Why the instance is as it is, in plain words.",
-        answers={200: models.Lines},
+        about="Why the instance is where and as it is.\nWith what every node was to it when it was"
+        " placed, computed again from what the decision was made on.",
+        answers={200: explained_models.InstanceWhy},
         problems=(INSTANCE_NOT_FOUND, NOT_RUNNING),
     ),
 )

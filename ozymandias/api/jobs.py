@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from ozymandias.api import models
+from ozymandias.api import explained_models, models
 from ozymandias.api.access import Document
 from ozymandias.api.changes import Asked
 from ozymandias.api.instances import LOGS_ABOUT, LOGS_QUERY, PAGED, logs_request
@@ -23,18 +23,23 @@ from ozymandias.api.routes import Body, Route, number, whole
 from ozymandias.api.routes import text as text_parameter
 from ozymandias.api.streaming import LineSink, stream
 from ozymandias.problems import (
+    AUTOSCALED,
     CHANGED_MEANWHILE,
     CONFLICT,
     HOST_TAKEN,
+    INSUFFICIENT_CPU,
     INSUFFICIENT_DISK,
     INSUFFICIENT_MEMORY,
     INSUFFICIENT_PORTS,
     INVALID_JOB,
+    INVALID_WHAT_IF,
     JOB_NOT_FOUND,
     JOB_STOPPING,
     KEY_REUSED,
+    NEIGHBOUR_NOT_FOUND,
     NO_MATCHING_NODE,
     NO_NODES,
+    NODE_NOT_FOUND,
     NOT_RUNNING,
     OUTCOME_UNKNOWN,
     SYSTEM_JOB,
@@ -43,6 +48,7 @@ from ozymandias.problems import (
 
 FILE_CHARACTERS_MAX = 200
 MESSAGE_CHARACTERS_MAX = 500
+LOSE_ANY_MAX = 10
 
 
 def _file(request: web.Request) -> str:
@@ -54,12 +60,17 @@ def _answer(found: Document, status: int = 200, *, replayed: bool = False) -> we
     return web.json_response(found, status=status, headers=headers)
 
 
+def _override(request: web.Request) -> str:
+    return text(query(request).get("override_freeze", ""), MESSAGE_CHARACTERS_MAX).strip()
+
+
 async def submit(request: web.Request) -> web.StreamResponse:
     wanted = asked(request)
     found = await operations(request).submit(
         await body_of(request),
         file=_file(request),
         message=text(query(request).get("message", ""), MESSAGE_CHARACTERS_MAX),
+        override_freeze=_override(request),
         asked=wanted,
         key=idempotency_key(request),
     )
@@ -68,7 +79,8 @@ async def submit(request: web.Request) -> web.StreamResponse:
 
 
 async def plan(request: web.Request) -> web.StreamResponse:
-    found = await operations(request).plan(await body_of(request), file=_file(request))
+    losses = {k: v for k, v in query(request).items() if k in ("lose_node", "lose_any")}
+    found = await operations(request).plan(await body_of(request), file=_file(request), **losses)
     return web.json_response(found)
 
 
@@ -101,7 +113,10 @@ async def scale(request: web.Request) -> web.StreamResponse:
 
 async def restart(request: web.Request) -> web.StreamResponse:
     wanted, once = asked(request), idempotency_key(request)
-    return _answer_once(await operations(request).restart(key_of(request), wanted, once), wanted)
+    found = await operations(request).restart(
+        key_of(request), wanted, once, override_freeze=_override(request)
+    )
+    return _answer_once(found, wanted)
 
 
 async def versions(request: web.Request) -> web.StreamResponse:
@@ -123,7 +138,15 @@ async def logs(request: web.Request) -> web.StreamResponse:
 
 _FILE = text_parameter("file", "Name of the job file, for messages about it.", FILE_CHARACTERS_MAX)
 _MESSAGE = text_parameter("message", "Why, for the record.", MESSAGE_CHARACTERS_MAX)
-_FITS = (INSUFFICIENT_MEMORY, INSUFFICIENT_DISK, INSUFFICIENT_PORTS, NO_NODES, NO_MATCHING_NODE)
+_OVERRIDE = text_parameter(
+    "override_freeze",
+    "Why instances are replaced though there is a freeze window; recorded.",
+    MESSAGE_CHARACTERS_MAX,
+)
+_FITS = (
+    *(INSUFFICIENT_MEMORY, INSUFFICIENT_DISK, INSUFFICIENT_PORTS, INSUFFICIENT_CPU),
+    *(NO_NODES, NO_MATCHING_NODE),
+)
 _CHANGING = (CHANGED_MEANWHILE, JOB_STOPPING, CONFLICT, OUTCOME_UNKNOWN)
 _JOB = "/v1/jobs/{namespace}/{job}"
 
@@ -135,8 +158,12 @@ ROUTES = (
         about="Create or change a job.\n201 for a new one, 200 for a change or none. All instances"
         " are placed, or nothing is changed.",
         answers={200: models.Changed, 201: models.Changed},
-        problems=(INVALID_JOB, TOO_LARGE, HOST_TAKEN, KEY_REUSED, *_FITS, *_CHANGING),
-        query=(_FILE, _MESSAGE),
+        problems=(
+            *(INVALID_JOB, TOO_LARGE, HOST_TAKEN, KEY_REUSED, NEIGHBOUR_NOT_FOUND),
+            *_FITS,
+            *_CHANGING,
+        ),
+        query=(_FILE, _MESSAGE, _OVERRIDE),
         body=Body(),
         headers=(IF_MATCH, IDEMPOTENCY_KEY),
         change="job.submit",
@@ -154,9 +181,13 @@ ROUTES = (
         path="/v1/plan",
         handler=plan,
         about="What a submit would do now.\nDecided as for a submit, and thrown away.",
-        answers={200: models.Planned},
-        problems=(INVALID_JOB, TOO_LARGE),
-        query=(_FILE,),
+        answers={200: explained_models.Planned},
+        problems=(INVALID_JOB, TOO_LARGE, NODE_NOT_FOUND, INVALID_WHAT_IF),
+        query=(
+            _FILE,
+            text_parameter("lose_node", "And then this node is lost."),
+            whole("lose_any", "And then any so many nodes are lost.", least=1, most=LOSE_ANY_MAX),
+        ),
         body=Body(),
     ),
     Route(
@@ -187,7 +218,7 @@ ROUTES = (
         handler=scale,
         about="Change the number of instances.",
         answers={200: models.Changed},
-        problems=(JOB_NOT_FOUND, SYSTEM_JOB, TOO_LARGE, KEY_REUSED, *_FITS, *_CHANGING),
+        problems=(JOB_NOT_FOUND, SYSTEM_JOB, AUTOSCALED, TOO_LARGE, KEY_REUSED, *_FITS, *_CHANGING),
         body=Body(model=models.ScaleRequest),
         headers=(IF_MATCH, IDEMPOTENCY_KEY),
         change="job.scale",
@@ -199,6 +230,7 @@ ROUTES = (
         about="Replace every instance, one at a time.",
         answers={200: models.Changed},
         problems=(JOB_NOT_FOUND, KEY_REUSED, *_CHANGING),
+        query=(_OVERRIDE,),
         headers=(IF_MATCH, IDEMPOTENCY_KEY),
         change="job.restart",
     ),
@@ -215,7 +247,7 @@ ROUTES = (
         path=f"{_JOB}/why",
         handler=why,
         about="Why the job is as it is, in plain words.",
-        answers={200: models.Lines},
+        answers={200: explained_models.JobWhy},
         problems=(JOB_NOT_FOUND,),
     ),
     Route(

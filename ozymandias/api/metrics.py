@@ -1,5 +1,7 @@
 """`/metrics`, `/healthz`, `/readyz`: for machines that watch this one. No token is asked."""
 
+from math import nan
+
 from aiohttp import web
 from prometheus_client import generate_latest
 
@@ -7,10 +9,12 @@ from ozymandias.api import models
 from ozymandias.api.request import operations
 from ozymandias.api.routes import Route
 from ozymandias.problems import STORE_UNAVAILABLE
-from ozymandias.telemetry import REGISTRY
+from ozymandias.telemetry import REGISTRY, SURVIVES
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:
+    survives = (await operations(request).foresight.survival())["survives"]
+    SURVIVES.set(nan if survives is None else survives)
     return web.Response(
         body=generate_latest(REGISTRY),
         headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},

@@ -45,6 +45,12 @@ class LabelRequest(Struct, forbid_unknown_fields=True):
     remove: Annotated[list[LabelName], Meta(max_length=100)] = []
 
 
+class WhatIfRequest(Struct, forbid_unknown_fields=True):
+    """Steps to be supposed, one after the other: `lose n2; add n4 16G; scale web 12`."""
+
+    steps: Annotated[str, Meta(max_length=4096)]
+
+
 class ExecRequest(Struct, forbid_unknown_fields=True):
     """A command to run to its end in a container of the instance."""
 
@@ -113,12 +119,14 @@ class NodeDrain(Struct):
 
 class NodeRow(Struct):
     name: str
-    state: Literal["ready", "cordoned", "draining", "drained", "degraded", "lost"]
+    state: Literal["ready", "tainted", "cordoned", "draining", "drained", "degraded", "lost"]
+    schedules: bool
     cordoned: bool
     drain: NodeDrain | None
     allows_host_network: bool
     memory_bytes: Amount
     disk_bytes: Amount
+    cpu_millis: Amount  # a total of 0: processors are not counted there
     labels: dict[str, str]
     instances: Count
     reason: str
@@ -153,6 +161,40 @@ class Drained(NodeChanged):
 
     movers: list[Mover]
     blockers: list[Blocker]
+
+
+class Shed(Struct):
+    """An instance that leaves a host under pressure: to a node, or (null) to wait for room."""
+
+    instance: str
+    job: str
+    namespace: str
+    priority: Count
+    to: str | None
+    reason: str
+
+
+class Kept(Struct):
+    """An instance that pressure does not make leave, and why."""
+
+    instance: str
+    job: str
+    namespace: str
+    priority: Count
+    reason: str
+
+
+class Shedding(Struct):
+    """Who leaves a node while pressure lasts, in this order; ``pressure`` is "" if there is none.
+
+    ``keeps`` is how many of them the node would keep now; null: nobody is asked to leave.
+    """
+
+    node: str
+    pressure: str
+    keeps: Count | None
+    leaving: list[Shed]
+    staying: list[Kept]
 
 
 class EventRow(Struct):
@@ -207,6 +249,7 @@ class JobStatus(Struct):
     problem: Problem | None
     revision: Count
     etag: str
+    frozen: str | None  # by which freeze window its change is held, and until when
 
 
 class VersionRow(Struct):
@@ -218,6 +261,7 @@ class VersionRow(Struct):
     submitted_by: str
     submitted_at: float
     message: str
+    override_freeze: str
 
 
 class VersionList(Struct):
@@ -267,20 +311,6 @@ class ContainerDemand(Struct):
     disk_bytes: Count
     restart: str
     healthcheck: str | None
-
-
-class Planned(PlanDocument):
-    """What a submit would do now, and what one instance takes."""
-
-    job: str
-    namespace: str
-    version: Count
-    wanted: Count
-    changed: bool
-    memory_bytes: Count
-    disk_bytes: Count
-    host_ports: list[str]
-    containers: list[ContainerDemand]
 
 
 # The rest ---------------------------------------------------------------------------------------

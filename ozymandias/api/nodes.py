@@ -68,6 +68,10 @@ async def label(request: web.Request) -> web.StreamResponse:
     return web.json_response(await upkeep.label(_name(request), body.set, body.remove, wanted))
 
 
+async def shedding(request: web.Request) -> web.StreamResponse:
+    return web.json_response(operations(request).upkeep.shedding(_name(request)))
+
+
 async def info(request: web.Request) -> web.StreamResponse:
     return web.json_response(operations(request).info())
 
@@ -142,6 +146,15 @@ ROUTES = (
         problems=(TOO_LARGE, *_CHANGING),
         body=Body(model=models.LabelRequest),
         change="node.label",
+    ),
+    Route(
+        method="GET",
+        path=f"{_NODE}/shed",
+        handler=shedding,
+        about="Who leaves the node while pressure on its host lasts, in order, and who does not."
+        "\nNothing is changed.",
+        answers={200: models.Shedding},
+        problems=(NODE_NOT_FOUND,),
     ),
     Route(
         method="GET",

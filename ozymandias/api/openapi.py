@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ozymandias import __version__
-from ozymandias.api import models
+from ozymandias.api import models, models_settings
 from ozymandias.api.problem_response import CONTENT_TYPE
 from ozymandias.api.routes import EVERYWHERE, Parameter, Route
 from ozymandias.jobspec.schema import schema as job_schema
@@ -29,7 +29,7 @@ carried out again. 429 and 503 say in `Retry-After` when to come back.
 """
 _HEADERS: dict[str, Document] = {
     "If-Match": {
-        "description": "Only if the job still has this version or ETag.",
+        "description": "Only if what is changed still has this version or ETag.",
         "schema": {"type": "string", "pattern": '^(\\*|"[0-9]{1,18}")$'},
     },
     "Idempotency-Key": {
@@ -40,9 +40,16 @@ _HEADERS: dict[str, Document] = {
 _REQUEST_ID: Document = {
     "X-Request-Id": {"schema": {"type": "string"}, "description": "Also in the log."}
 }
-_ETAG: Document = {"ETag": {"schema": {"type": "string"}, "description": "Changes with the job."}}
+_ETAG: Document = {"ETag": {"schema": {"type": "string"}, "description": "Changes with it."}}
 _RETRY: Document = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}, "required": True}}
-_WITH_ETAG = (models.Changed, models.JobStatus)
+_WITH_ETAG = (
+    models.Changed,
+    models.JobStatus,
+    models_settings.ClusterSettings,
+    models_settings.SettingsChanged,
+    models_settings.FreezeList,
+    models_settings.FreezeChanged,
+)
 
 
 def describe(routes: Iterable[Route]) -> Document:

@@ -15,10 +15,14 @@ from ozymandias import __version__
 from ozymandias.api import documents
 from ozymandias.api.access import Access, Document, Sink, translated
 from ozymandias.api.changes import Asked, etag, mark
+from ozymandias.api.explaining import Explaining
+from ozymandias.api.foresight import Foresight
 from ozymandias.api.inside import Inside, LogsRequest
+from ozymandias.api.moving import Moving
 from ozymandias.api.pages import page, page_back
+from ozymandias.api.settling import ClusterSettings
 from ozymandias.api.upkeep import NodeUpkeep
-from ozymandias.core.explain import plan_document, why
+from ozymandias.core.explain import plan_document
 from ozymandias.core.schedule import plan_restart, plan_scale, plan_stop, plan_submit
 from ozymandias.core.system import matching, wanted_of
 from ozymandias.jobspec.parse import parse
@@ -45,8 +49,12 @@ FOLLOW_PAUSE_SECONDS = 0.1  # a busy cluster is reported in batches
 class Operations:
     def __init__(self, access: Access) -> None:
         self._access = access
-        self.inside = Inside(access)
+        self.explaining = Explaining(access)
+        self.inside = Inside(access, self.explaining)
         self.upkeep = NodeUpkeep(access)
+        self.foresight = Foresight(access)
+        self.settings = ClusterSettings(access)
+        self.moving = Moving(access, self.settings)
 
     def check_session(self) -> None:
         """ProblemError STORE_UNAVAILABLE unless this daemon is a member and sees the cluster."""
@@ -67,26 +75,35 @@ class Operations:
         *,
         file: str = "<stdin>",
         message: str = "",
+        override_freeze: str = "",
         asked: Asked | None = None,
         key: str = "",
     ) -> Document:
         """Create or change a job; an unchanged file changes nothing, nor does a ``key`` again."""
         asked = asked or Asked()
-        job = parse(data, file)
+        job = self._parsed(data, file)
         asked.idempotency = mark(key, data)
         uid = f"{self._access.clock.random.getrandbits(32):08x}"
-        decide = self._submit_decision(job, uid, message=message, by=asked.by)
+        decide = self._submit_decision(
+            job, uid, message=message, by=asked.by, override_freeze=override_freeze
+        )
         committed = await self._commit(asked.guard(job.key, decide))
         if asked.replayed is not None:
             return self._replay(committed, job.key, asked, wanted=job.instances)
         head = self._head_after(committed.plan, job.key)
         what = f"version {head.version} submitted"
+        what += _overriding(override_freeze)
         self._report("job.submitted", committed, job.key, what, asked.by, message)
         return self._changed(committed, job.key, asked, created=head.uid == uid)
 
-    async def plan(self, data: bytes, *, file: str = "<stdin>") -> Document:
-        """What submit would do now, decided by the same function and thrown away."""
-        job = parse(data, file)
+    async def plan(
+        self, data: bytes, *, file: str = "<stdin>", lose_node: str = "", lose_any: int = 0
+    ) -> Document:
+        """What submit would do now, decided by the same function and thrown away.
+
+        With ``lose_node`` or ``lose_any`` also what such a loss would mean once it is done.
+        """
+        job = self._parsed(data, file)
         snapshot = self._access.mirror.snapshot()
         decision = self._submit_decision(job, "00000000")(snapshot)
         plan = decision if isinstance(decision, Plan) else None
@@ -104,7 +121,16 @@ class Operations:
             "wanted": matching(snapshot, job) if job.kind is JobKind.SYSTEM else job.instances,
             "changed": plan is not None and not plan.is_empty,
             **documents.demand_document(job),
+            **(await self._losses(plan, lose_node, lose_any) if plan else {}),
         }
+
+    async def _losses(self, plan: Plan, lose_node: str, lose_any: int) -> Document:
+        found: Document = {}
+        if lose_node:
+            found["lose_node"] = await self.foresight.after(plan, lose_node=lose_node)
+        if lose_any:
+            found["lose_any"] = await self.foresight.after(plan, lose_any=lose_any)
+        return found
 
     async def scale(
         self, key: JobKey, instances: int, asked: Asked | None = None, once: str = ""
@@ -114,7 +140,8 @@ class Operations:
         asked.subject = {"namespace": key.namespace, "job": key.name}
         asked.idempotency = mark(once, f"scale {key} {instances}".encode())
         self._record(key)
-        decide = asked.guard(key, lambda snapshot: plan_scale(snapshot, key, instances))
+        lately = self._access.lately
+        decide = asked.guard(key, lambda snapshot: plan_scale(snapshot, key, instances, lately()))
         committed = await self._commit(decide)
         if asked.replayed is not None:
             return self._replay(committed, key, asked)
@@ -130,7 +157,14 @@ class Operations:
         self._report("job.stopped", committed, key, "stopped", asked.by)
         return self._changed(committed, key, asked)
 
-    async def restart(self, key: JobKey, asked: Asked | None = None, once: str = "") -> Document:
+    async def restart(
+        self,
+        key: JobKey,
+        asked: Asked | None = None,
+        once: str = "",
+        *,
+        override_freeze: str = "",
+    ) -> Document:
         asked = asked or Asked()
         asked.subject = {"namespace": key.namespace, "job": key.name}
         asked.idempotency = mark(once, f"restart {key}".encode())
@@ -141,16 +175,27 @@ class Operations:
             record = snapshot.jobs.get(key)
             if record and record.head.uid == before.uid and record.head.restart > before.restart:
                 return Plan(reason=f"{key} has been restarted: nothing to change")
-            return plan_restart(snapshot, key)
+            return plan_restart(snapshot, key, override_freeze=override_freeze)
 
         committed = await self._commit(asked.guard(key, decide))
         if asked.replayed is not None:
             return self._replay(committed, key, asked)
-        self._report("job.restarted", committed, key, "restart of all instances", asked.by)
+        what = "restart of all instances" + _overriding(override_freeze)
+        self._report("job.restarted", committed, key, what, asked.by)
         return self._changed(committed, key, asked)
 
+    def _parsed(self, data: bytes, file: str) -> Job:
+        settings = self._access.mirror.snapshot().settings
+        return parse(data, file, priority_classes=settings.priority_classes)
+
     def _submit_decision(
-        self, job: Job, uid: str, *, message: str = "", by: str = ""
+        self,
+        job: Job,
+        uid: str,
+        *,
+        message: str = "",
+        by: str = "",
+        override_freeze: str = "",
     ) -> Callable[[Snapshot], Plan | Problem]:
         access = self._access
         now = access.clock.wall()
@@ -163,6 +208,8 @@ class Operations:
             submitted_by=by,
             submitted_at=now,
             message=message,
+            override_freeze=override_freeze,
+            lately=access.lately(),
         )
 
     async def _commit(self, decide: Decide) -> Committed:
@@ -234,6 +281,11 @@ class Operations:
         rows = documents.job_rows(snapshot, self._access.names, namespace=namespace)
         return page(rows, lambda r: (r["namespace"], r["job"]), limit=limit, cursor=cursor)
 
+    def pools(self, *, namespace: str = "", limit: int | None = None, cursor: str = "") -> Document:
+        snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
+        rows = documents.pool_rows(snapshot, now, namespace=namespace)
+        return page(rows, lambda r: (r["namespace"], r["pool"]), limit=limit, cursor=cursor)
+
     async def job_status(
         self, key: JobKey, *, after: int = 0, wait_seconds: float = 0.0
     ) -> Document:
@@ -247,7 +299,8 @@ class Operations:
                 pass
             self.check_session()
         record = self._record(key)
-        return documents.status_document(mirror.snapshot(), record, self._access.names)
+        now = self._access.clock.wall()
+        return documents.status_document(mirror.snapshot(), record, self._access.names, now)
 
     def versions(self, key: JobKey) -> Document:
         """The kept versions, oldest first; they outlive the job."""
@@ -260,7 +313,16 @@ class Operations:
 
     def why(self, key: JobKey) -> Document:
         self._record(key)
-        return {"lines": list(why(self._access.mirror.snapshot(), key))}
+        snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
+        held = documents.frozen_words(snapshot, snapshot.jobs[key], now)
+        lines = [f"The change waits: it is {held}."] if held else []
+        lines += documents.pool_lines(snapshot, snapshot.jobs[key], now)
+        found = self.explaining.job(key)
+        return {**found, "lines": [*found["lines"], *lines]}
+
+    def why_not(self, key: JobKey, node: NodeName) -> Document:
+        self._record(key)
+        return self.explaining.why_not(key, node)
 
     def instances(
         self, *, namespace: str = "", job: str = "", limit: int | None = None, cursor: str = ""
@@ -352,6 +414,10 @@ def job_not_found(key: JobKey, snapshot: Snapshot) -> Problem:
         job=key.name,
         namespace=key.namespace,
     )
+
+
+def _overriding(why: str) -> str:
+    return f", not waiting for the end of a freeze ({why})" if why else ""
 
 
 def _identity(event: EventRecord) -> tuple[str, int, float]:

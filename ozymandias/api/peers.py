@@ -7,9 +7,10 @@ come. The peer's own problem documents become the same problems here.
 import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import aiohttp
+from yarl import URL
 
 from ozymandias.api.access import Document, Sink
 from ozymandias.api.request import PASSED_ON
@@ -17,6 +18,7 @@ from ozymandias.problems import CATALOGUE, INTERNAL, NODE_UNREACHABLE, Problem, 
 
 CONNECT_SECONDS = 2.0
 SILENCE_SECONDS = 30.0
+FORWARD_SILENCE_SECONDS = 60.0  # longer than any request may wait for something to happen
 LINE_BYTES_MAX = 2**20
 _KINDS = {kind.slug: kind for kind in CATALOGUE}
 _STANDARD = ("type", "title", "status", "detail", "hint", "instance")
@@ -35,7 +37,7 @@ class HttpPeers:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._tls or True),
-                headers={"Authorization": self._proof, PASSED_ON: "1"},
+                headers={"Authorization": self._proof},
                 read_bufsize=LINE_BYTES_MAX,
             )
         return self._session
@@ -46,9 +48,10 @@ class HttpPeers:
 
     async def call(self, api: str, path: str, body: Document, *, timeout: float) -> Document:
         limits = aiohttp.ClientTimeout(total=timeout, connect=CONNECT_SECONDS)
-        sending = self._client().post(api + path, json=body, timeout=limits)
+        headers = {PASSED_ON: "1"}
+        sending = self._client().post(api + path, json=body, timeout=limits, headers=headers)
         async with _reaching(api), sending as response:
-            await _check(response)
+            await check(response)
             answer: Document = await response.json()
             return answer
 
@@ -57,13 +60,30 @@ class HttpPeers:
             total=None, connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
         )
         given = {name: value for name, value in query.items() if value}
-        asking = self._client().get(api + path, params=given, timeout=limits)
+        headers = {PASSED_ON: "1"}
+        asking = self._client().get(api + path, params=given, timeout=limits, headers=headers)
         async with _reaching(api), asking as response:
-            await _check(response)
+            await check(response)
             await sink.begin()
             async for line in response.content:
                 if line.strip():
                     await sink.send(json.loads(line))
+
+    def forward(
+        self, api: str, method: str, path: URL, headers: Mapping[str, str], body: bytes
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Somebody else's request, as it is; aiohttp's own errors when it can't be carried out."""
+        limits = aiohttp.ClientTimeout(
+            total=None, connect=CONNECT_SECONDS, sock_read=FORWARD_SILENCE_SECONDS
+        )
+        return self._client().request(
+            method,
+            URL(api).join(path),
+            data=body or None,
+            headers={**headers, "Authorization": self._proof},
+            timeout=limits,
+            allow_redirects=False,
+        )
 
 
 @asynccontextmanager
@@ -76,7 +96,8 @@ async def _reaching(api: str) -> AsyncIterator[None]:
         ) from error
 
 
-async def _check(response: aiohttp.ClientResponse) -> None:
+async def check(response: aiohttp.ClientResponse) -> None:
+    """Raise the problem that a peer answers with, as what it is."""
     if response.status < 400:
         return
     try:

@@ -5,7 +5,19 @@ import json
 
 from aiohttp import web
 
-from ozymandias.api import events, instances, jobs, metrics, nodes
+from ozymandias.api import (
+    balance,
+    events,
+    explain,
+    freezes,
+    future,
+    instances,
+    jobs,
+    metrics,
+    nodes,
+    pools,
+    settings,
+)
 from ozymandias.api.openapi import describe
 from ozymandias.api.routes import Route
 
@@ -18,6 +30,12 @@ ROUTES: tuple[Route, ...] = (
     *jobs.ROUTES,
     *instances.ROUTES,
     *nodes.ROUTES,
+    *pools.ROUTES,
+    *settings.ROUTES,
+    *future.ROUTES,
+    *freezes.ROUTES,
+    *explain.ROUTES,
+    *balance.ROUTES,
     *events.ROUTES,
     *metrics.ROUTES,
     Route(

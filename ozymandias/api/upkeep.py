@@ -19,7 +19,8 @@ from ozymandias.core.nodes import (
     plan_label,
     plan_uncordon,
 )
-from ozymandias.model.node import Drain, NodeName
+from ozymandias.core.shed import Leaving, Staying, foresee_shed
+from ozymandias.model.node import Drain, Load, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import DRAIN_BLOCKED, Problem, ProblemError
@@ -76,6 +77,33 @@ class NodeUpkeep:
         revision = snapshot.revision
         document = {"node": row, "changed": False, "reason": "", "revision": revision}
         return document | outlook_document(foresee_drain(snapshot, name))
+
+    def shedding(self, name: NodeName) -> Document:
+        """Who would leave, one after the other, while pressure on the host lasts."""
+        snapshot = self._access.mirror.snapshot()
+        there = found(snapshot, name)
+        if isinstance(there, Problem):
+            raise ProblemError(there)
+        leaving, staying = foresee_shed(snapshot, name)
+        load = there.load or Load()
+
+        def row(it: Leaving | Staying) -> Document:
+            key = it.assigned.job
+            return {
+                "instance": f"{key.name}-{it.assigned.slot}",
+                "job": key.name,
+                "namespace": key.namespace,
+                "priority": it.priority,
+                "reason": it.reason,
+            }
+
+        return {
+            "node": name,
+            "pressure": load.taint,
+            "keeps": load.shed_to if load.shed_to >= 0 else None,
+            "leaving": [row(it) | {"to": it.to or None} for it in leaving],
+            "staying": [row(it) for it in staying],
+        }
 
     async def drain(
         self,

@@ -84,6 +84,14 @@ class Client:
         request = Request("POST", path, query, data, timeout, _condition(version) | key)
         return self._until_known(request) if once else self._document(request)
 
+    def change(
+        self, method: str, *path: str, body: Document | None = None, revision: int | None = None
+    ) -> Any:
+        """PATCH, PUT or DELETE. ``revision``: only if the settings still have that one."""
+        data = b"" if body is None else json.dumps(body).encode()
+        request = Request(method, path, {}, data, CHANGE_SECONDS, _condition(revision))
+        return self._document(request)
+
     def delete(self, *path: str, version: int | None = None) -> Any:
         headers = _condition(version)
         return self._document(Request("DELETE", path, {}, b"", CHANGE_SECONDS, headers))
@@ -119,11 +127,21 @@ class Client:
         assert doubt is not None
         raise doubt
 
+    def raw(self, *path: str, timeout: float = ANSWER_SECONDS, **query: object) -> bytes:
+        """An answer to the last byte, for what is kept as a file."""
+        return self._body(Request("GET", path, query, wait_seconds=timeout))
+
     def _document(self, request: Request) -> Any:
+        try:
+            return json.loads(self._body(request))
+        except ValueError as error:
+            raise _unknown_outcome(request.method, self._endpoints[0], str(error)) from None
+
+    def _body(self, request: Request) -> bytes:
         answer = self._ask(request)
         try:
-            return json.loads(answer.body())
-        except (NoAnswer, ValueError) as error:
+            return answer.body()
+        except NoAnswer as error:
             raise _unknown_outcome(request.method, self._endpoints[0], str(error)) from None
         finally:
             answer.close()

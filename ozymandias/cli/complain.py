@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ozymandias.cli.render import BOLD, DIM, GREEN, RED, clean, paint, table
-from ozymandias.model.units import format_size
+from ozymandias.model.units import format_cores, format_size
 from ozymandias.problems import Problem
 
 EXCERPT_CHARACTERS_MAX = 120
@@ -87,5 +87,9 @@ def _short(size_bytes: int) -> str:
 
 
 def _note(node: Mapping[str, Any]) -> str:
-    ports = [f"port {port} taken" for port in node.get("taken_ports", ())]
-    return "; ".join([str(node["reason"])] * bool(node.get("reason")) + ports)
+    notes = [str(node["reason"])] if node.get("reason") else []
+    if cores := node["short"].get("cpu_millis"):
+        free = format_cores(node["free"].get("cpu_millis") or 0)
+        notes.append(f"{format_cores(cores)} short ({free} free)")
+    notes += [f"port {port} taken" for port in node.get("taken_ports", ())]
+    return "; ".join(notes)

@@ -7,10 +7,12 @@ import click
 from ozymandias.cli.client import Client, Document, connect
 from ozymandias.cli.complete import complete_job
 from ozymandias.cli.display import done
+from ozymandias.cli.foresee import WORK_SECONDS, draw_outcome, draw_survival
 from ozymandias.cli.jobfile import read_file, with_source
 from ozymandias.cli.options import (
     cluster_options,
     job_and_namespace,
+    override_option,
     settings,
     version_option,
     waiting_options,
@@ -18,21 +20,30 @@ from ozymandias.cli.options import (
 from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, print_document, show
 from ozymandias.cli.show import job_name
 from ozymandias.cli.watch import Watch
-from ozymandias.model.units import format_duration, format_size
+from ozymandias.model.units import format_cores, format_duration, format_size
 from ozymandias.problems import CATALOGUE, ProblemError
 
 
 @click.command()
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("-m", "--message", default="", help="Why; kept with the version.")
+@override_option
 @version_option
 @waiting_options
 @cluster_options
-def submit(file: str, message: str, if_version: int | None, detach: bool, timeout: float) -> None:
+def submit(
+    file: str,
+    message: str,
+    override_freeze: str,
+    if_version: int | None,
+    detach: bool,
+    timeout: float,
+) -> None:
     """Run a job file, or change the job that it describes.
 
     Waits until all instances are healthy, or until it is clear that they will not be: an instance
-    has failed for good, or is still failing after three tries. FILE may be - for standard input.
+    has failed for good, or is still failing after three tries. In a freeze window a change is taken
+    at once, and its instances are replaced when the window ends. FILE may be - for standard input.
 
     \b
     Examples:
@@ -44,7 +55,13 @@ def submit(file: str, message: str, if_version: int | None, detach: bool, timeou
     client = connect()
     try:
         change = client.post(
-            "jobs", body=data, file=shown, message=message, once=True, version=if_version
+            "jobs",
+            body=data,
+            file=shown,
+            message=message,
+            override_freeze=override_freeze,
+            once=True,
+            version=if_version,
         )
     except ProblemError as error:
         raise with_source(error, data) from None
@@ -64,8 +81,17 @@ def _submitted(change: Document) -> str:
 
 @click.command()
 @click.argument("file", type=click.Path(allow_dash=True))
+@click.option(
+    "--lose-node", default="", metavar="NODE", help="And what if this node is lost afterwards."
+)
+@click.option(
+    "--lose-any",
+    type=click.IntRange(1, 10),
+    metavar="K",
+    help="And whether the loss of any K nodes is survived.",
+)
 @cluster_options
-def plan(file: str) -> int:
+def plan(file: str, lose_node: str, lose_any: int | None) -> int:
     """Show exactly what submit would do, and why.
 
     Nothing is changed. Defaults are shown filled in. Exit code 3 when the job does not fit, with
@@ -74,11 +100,19 @@ def plan(file: str) -> int:
     \b
     Examples:
       ozy plan web.yaml
+      ozy plan web.yaml --lose-any 1
       ozy plan web.yaml -o json | jq .place
     """
     data, shown = read_file(file)
     try:
-        found = connect().post("plan", body=data, file=shown)
+        found = connect().post(
+            "plan",
+            body=data,
+            timeout=WORK_SECONDS,
+            file=shown,
+            lose_node=lose_node,
+            lose_any=lose_any,
+        )
     except ProblemError as error:
         raise with_source(error, data) from None
     show(found, _draw_plan)
@@ -94,9 +128,11 @@ def _exit_code(problem: Any) -> int:
 
 def _draw_plan(found: Document) -> None:
     disk = f" and {format_size(found['disk_bytes'])} of disk" if found["disk_bytes"] else ""
+    # A daemon of an earlier version does not tell of cores.
+    cores = f" and {format_cores(found['cpu_millis'])}" if found.get("cpu_millis") else ""
     print(
         f"{job_name(found)} version {found['version']}: {plural(found['wanted'], 'instance')},"
-        f" each {format_size(found['memory_bytes'])} of memory{disk}"
+        f" each {format_size(found['memory_bytes'])} of memory{disk}{cores}"
     )
     for container in found["containers"]:
         check = f"{container['healthcheck']} check" if container["healthcheck"] else "no check"
@@ -109,6 +145,12 @@ def _draw_plan(found: Document) -> None:
         _draw_misfit(found["problem"])
         return
     _draw_steps(found)
+    if found.get("lose_node"):
+        print()
+        draw_outcome(found["lose_node"])
+    if found.get("lose_any"):
+        print()
+        draw_survival(found["lose_any"])
 
 
 def _draw_steps(found: Document) -> None:
@@ -165,10 +207,13 @@ def scale(job: str, instances: int, if_version: int | None, detach: bool, timeou
 
 @click.command()
 @click.argument("job", shell_complete=complete_job)
+@override_option
 @version_option
 @waiting_options
 @cluster_options
-def restart(job: str, if_version: int | None, detach: bool, timeout: float) -> None:
+def restart(
+    job: str, override_freeze: str, if_version: int | None, detach: bool, timeout: float
+) -> None:
     """Replace all instances, one at a time.
 
     \b
@@ -177,7 +222,7 @@ def restart(job: str, if_version: int | None, detach: bool, timeout: float) -> N
     """
     client = connect()
     path = ("jobs", *job_and_namespace(job), "restart")
-    change = client.post(*path, once=True, version=if_version)
+    change = client.post(*path, once=True, version=if_version, override_freeze=override_freeze)
     _tell(f"{job_name(change)}: all instances are being replaced.")
     _finish(client, change, detach, timeout)
 
@@ -226,6 +271,10 @@ def _finish(client: Client, change: Document, detach: bool, timeout: float) -> N
     status = watch.until_up(change)
     if quiet:
         print_document(status, settings().output)
+        return
+    if status["frozen"]:
+        print(f"{job_name(change)} is {clean(status['frozen'])}: its instances are replaced then.")
+        print("To have it now: --override-freeze REASON.")
         return
     took = format_duration(watch.elapsed_seconds)
     done(

@@ -102,6 +102,16 @@ def version_option(function: Decorated) -> Decorated:
     )(function)
 
 
+def override_option(function: Decorated) -> Decorated:
+    """For a change that replaces instances."""
+    return click.option(
+        "--override-freeze",
+        default="",
+        metavar="REASON",
+        help="Do not wait for the end of a freeze window; the reason is recorded.",
+    )(function)
+
+
 def job_and_namespace(name: str) -> tuple[str, str]:
     """``web``, ``shop/web``, or ``-n shop web`` -> (namespace, name)."""
     namespace, slash, short = name.partition("/")

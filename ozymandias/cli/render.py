@@ -24,6 +24,7 @@ _STATE_COLOURS = {
     "unhealthy": RED,
     "backoff": RED,
     "degraded": RED,
+    "tainted": RED,
 }
 COLUMN_GAP = "  "
 NOTHING = "-"  # in a cell

@@ -1,4 +1,4 @@
-"""Looking at the cluster: ps, jobs, status, nodes, why. One question, one table."""
+"""Looking at the cluster: ps, jobs, status, nodes. One question, one table."""
 
 import re
 from typing import Any
@@ -6,9 +6,17 @@ from typing import Any
 import click
 
 from ozymandias.cli.client import Client, Document, connect
-from ozymandias.cli.complete import complete_either, complete_job
+from ozymandias.cli.complete import complete_job
 from ozymandias.cli.options import cluster_options, job_and_namespace, settings
-from ozymandias.cli.render import DIM, paint, print_table, show, state_colour
+from ozymandias.cli.render import (
+    DIM,
+    YELLOW,
+    paint,
+    plural,
+    print_table,
+    show,
+    state_colour,
+)
 
 INSTANCE = re.compile(r"(.+)-(\d{1,9})")
 _HEADER = ("INSTANCE", "NODE", "STATE", "VERSION", "RESTARTS", "ADDRESS", "REASON")
@@ -38,7 +46,7 @@ def ps(job: str | None) -> None:
 def _draw_instances(rows: list[Document]) -> None:
     cells = [
         (
-            row["instance"] if row["namespace"] == "default" else _full(row),
+            _full_of(row),
             row["node"],
             row["state"],
             row["version"],
@@ -94,20 +102,27 @@ def _draw_jobs(rows: list[Document]) -> None:
 
 
 @click.command()
-@click.argument("job", shell_complete=complete_job)
+@click.argument("job", required=False, shell_complete=complete_job)
 @click.option("-w", "--watch", is_flag=True, help="Go on showing how it changes, until Ctrl-C.")
 @cluster_options
-def status(job: str, watch: bool) -> None:
-    """Show one job with its instances.
+def status(job: str | None, watch: bool) -> None:
+    """Show the cluster at a glance, or one job with its instances.
 
-    With -o json and --watch there is one JSON object per line and change.
+    Of the cluster it also says whether the loss of any one node would be survived. With -o json
+    and --watch there is one JSON object per line and change.
 
     \b
     Examples:
+      ozy status
       ozy status web
       ozy status web --watch
     """
     client = connect()
+    if job is None:
+        if watch:
+            raise click.UsageError("--watch is for one JOB.")
+        show(client.get("status"), _draw_cluster)
+        return
     namespace, name = job_and_namespace(job)
     if watch:
         from ozymandias.cli.watch import Watch
@@ -129,6 +144,8 @@ def _draw_status(client: Client, found: Document) -> None:
         f"{name} version {found['version']} {state}:"
         f" {found['healthy']} of {found['wanted']}{nodes} healthy{pending}"
     )
+    if found["frozen"]:
+        print(f"  The change to version {found['version']} waits: {found['frozen']}")
     if found["problem"]:
         print(f"  {found['problem']['title']}: {found['problem']['detail']}")
         if found["problem"].get("hint"):
@@ -141,6 +158,33 @@ def _draw_status(client: Client, found: Document) -> None:
     if found["instances"]:
         print()
         _draw_instances(found["instances"])
+
+
+def _draw_cluster(found: Document) -> None:
+    print(f"nodes      {_counts(found['nodes'])}")
+    print(f"memory     {_used(found['memory_bytes'])}")
+    print(f"disk       {_used(found['disk_bytes'])}")
+    print(f"jobs       {_counts(found['jobs'])}")
+    print(f"instances  {_counts(found['instances'])}")
+    if found.get("drifting"):  # an older daemon does not count them
+        do = "does" if found["drifting"] == 1 else "do"
+        drift = f"{plural(found['drifting'], 'instance')} {do} without what the job prefers"
+        print(f"drift      {paint(drift, YELLOW)}; `ozy drift` lists them")
+    print(found["survival"]["text"])
+    if found["pending"]:
+        print()
+        cells = [(_full_of(row), row["reason"]) for row in found["pending"]]
+        print_table(("PENDING", "REASON"), cells, empty="")
+
+
+def _counts(states: dict[str, int]) -> str:
+    """``3 ready, 1 lost``"""
+    parts = [f"{count} {paint(s, state_colour(s))}" for s, count in states.items()]
+    return ", ".join(parts) or "none"
+
+
+def _full_of(row: Document) -> str:
+    return str(row["instance"]) if row["namespace"] == "default" else _full(row)
 
 
 @click.command()
@@ -157,19 +201,27 @@ def nodes() -> None:
 
 
 def _draw_nodes(rows: list[Document]) -> None:
+    # Where all of them schedule, as in every small cluster, nobody need be told.
+    some = any(row["state"] != "lost" and not row.get("schedules", True) for row in rows)
+    # Cores are counted nearly everywhere; they are of interest once something has set some aside.
+    cores = any(row["cpu_millis"]["allocated"] or row["cpu_millis"]["reserved"] for row in rows)
     cells = [
         (
             row["name"],
             row["state"],
+            *(("yes" if row.get("schedules", True) else "no",) if some else ()),
             row["instances"],
             _used(row["memory_bytes"]),
             _used(row["disk_bytes"]),
+            *((_used_cores(row["cpu_millis"]),) if cores else ()),
             ", ".join(f"{k}={v}" for k, v in sorted(row["labels"].items())),
             row.get("reason", ""),
         )
         for row in rows
     ]
-    header = ("NODE", "STATE", "INSTANCES", "MEMORY", "DISK", "LABELS", "REASON")
+    schedules = ("SCHEDULES",) if some else ()
+    cpu = ("CPU",) if cores else ()
+    header = ("NODE", "STATE", *schedules, "INSTANCES", "MEMORY", "DISK", *cpu, "LABELS", "REASON")
     print_table(header, cells, empty="No nodes.", state=1)
 
 
@@ -182,25 +234,13 @@ def _used(sizes: dict[str, int]) -> str:
     return f"{format_size(sizes['allocated'])} of {format_size(offered)}{kept}"
 
 
-@click.command()
-@click.argument("target", metavar="JOB|INSTANCE", shell_complete=complete_either)
-@cluster_options
-def why(target: str) -> None:
-    """Explain why a job or instance is where and as it is.
-
-    \b
-    Examples:
-      ozy why web
-      ozy why web-2
-    """
-    client = connect()
-    namespace, name = job_and_namespace(target)
-    found = either(
-        name,
-        lambda: client.get("jobs", namespace, name, "why"),
-        lambda: client.get("instances", namespace, name, "why"),
-    )
-    show(found, lambda document: print("\n".join(document["lines"])))
+def _used_cores(millis: dict[str, int]) -> str:
+    """``1.5 of 4``, in cores."""
+    if not millis["total"]:
+        return "not counted"
+    kept = f", {millis['reserved'] / 1000:g} reserved" if millis["reserved"] else ""
+    offered = millis["total"] - millis["reserved"]
+    return f"{millis['allocated'] / 1000:g} of {offered / 1000:g}{kept}"
 
 
 def either(name: str, of_job: Any, of_instance: Any) -> Any:

@@ -38,7 +38,10 @@ class Watch:
         self._reasons: dict[str, set[str]] = defaultdict(set)
 
     def until_up(self, change: Document) -> Document:
-        """Wait until all instances are as the change wants them. The job's status then."""
+        """Wait until all instances are as the change wants them, or a freeze holds them back.
+
+        The job's status then.
+        """
         revision = int(change["revision"]) - 1
         try:
             while True:
@@ -48,7 +51,7 @@ class Watch:
                 if status["version"] > change["version"]:
                     self._changed(f"changed to version {status['version']}")
                 self._display.draw(self._headline(status), status["instances"])
-                if _is_up(status):
+                if _is_up(status) or status["frozen"]:
                     self._display.close()
                     return status
                 self._check_failed(status)

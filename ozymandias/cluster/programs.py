@@ -19,6 +19,11 @@ LEASE_TTL_SECONDS = 6
 ETCD_OPERATIONS_MAX = 8192  # per transaction
 ETCD_COMPACTION = "5m"
 ETCD_QUOTA_BYTES = 2 * 2**30
+# Of members on several hosts. A new leader lets every lease run once more from its beginning, and
+# for this time longer: with etcd's own 1000 ms and a vote that must be repeated, a dead leader's
+# host is missed later than TTL + 5 s. With much less, a starved leader loses its place.
+ETCD_HEARTBEAT_MILLISECONDS = 70
+ETCD_ELECTION_MILLISECONDS = 700
 SEARCH_PATH = "/usr/sbin:/sbin"  # where Debian keeps what root runs
 
 
@@ -29,6 +34,7 @@ class Program:
     environment: Mapping[str, str]
     is_node: bool = False
     grace_seconds: float = 3.0  # between SIGTERM and SIGKILL
+    start_seconds_max: float | None = None  # until it says that it is ready; None: it never does
 
 
 def programs(cluster: LocalCluster) -> tuple[Program, ...]:

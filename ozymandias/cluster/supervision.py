@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 
 from ozymandias.cluster import state
 from ozymandias.cluster.programs import Program
+from ozymandias.cluster.readiness import Readiness, listening
 from ozymandias.cluster.state import Processes, ProcessId
 from ozymandias.problems import ProblemError
 
@@ -52,6 +54,7 @@ class Child:
     failures: int = 0
     starts: int = 0
     last_exit: str = ""
+    is_late: bool = False  # it did not get ready in time, and is ended for that
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)  # not set from start to end
     known: asyncio.Event = field(default_factory=asyncio.Event)  # not set while being started
@@ -172,33 +175,52 @@ class Supervision:
         child.ended.clear()
         child.known.clear()
         child.starts += 1
-        try:
-            program = child.program = self.program(child)
-            self._logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with (self._logs / f"{program.name}.log").open("ab") as log:
-                process = await asyncio.create_subprocess_exec(
-                    *program.command,
-                    env=dict(program.environment),
-                    cwd=self._logs,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-        except (OSError, KeyError, ProblemError) as error:
+        child.is_late = False
+        with contextlib.ExitStack() as kept:
+            try:
+                program = child.program = self.program(child)
+                readiness = None
+                if program.start_seconds_max is not None:
+                    path = self._socket.with_name(f"{program.name}.notify")
+                    readiness = kept.enter_context(listening(path))
+                process = await self._spawn(program, readiness)
+            except (OSError, KeyError, ProblemError) as error:
+                child.known.set()
+                child.ended.set()
+                return f"could not be started: {error}"
+            child.process = ProcessId.of(process.pid)
             child.known.set()
-            child.ended.set()
-            return f"could not be started: {error}"
-        child.process = ProcessId.of(process.pid)
-        child.known.set()
+            self._record()
+            try:
+                code = await self._wait(child, process, readiness)
+            finally:
+                child.process = None
+                child.ended.set()
         self._record()
-        try:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"not ready in {program.start_seconds_max:.0f} s: {how}" if child.is_late else how
+
+    async def _spawn(self, program: Program, readiness: Readiness | None) -> Process:
+        self._logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self._logs / f"{program.name}.log").open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *program.command,
+                env={**program.environment, **(readiness.environment if readiness else {})},
+                cwd=self._logs,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    async def _wait(self, child: Child, process: Process, readiness: Readiness | None) -> int:
+        """For the end of the process, which comes by us when it does not get ready in time."""
+        async with asyncio.TaskGroup() as group:
+            late = group.create_task(_end_late(child, readiness)) if readiness else None
             code = await process.wait()
-        finally:
-            child.process = None
-            child.ended.set()
-        self._record()
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+            if late is not None:
+                late.cancel()
+        return code
 
     def _record(self) -> None:
         """A full disk must not end the one who keeps all others running; it is tried again."""
@@ -244,6 +266,16 @@ class Supervision:
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
         writer.close()
+
+
+async def _end_late(child: Child, readiness: Readiness) -> None:
+    """As systemd does when `TimeoutStartSec` is over; it is then started anew."""
+    try:
+        async with asyncio.timeout(child.program.start_seconds_max):
+            await readiness.wait()
+    except TimeoutError:
+        child.is_late = True
+        await child.end()
 
 
 def _trim(log: Path) -> None:

@@ -3,23 +3,24 @@
 `store/commit.py` asks this for the assignments and ledgers to write, simulations and `ozy plan`
 ask it what would be. It trusts nobody: an edit that does not find what it expects, a node promised
 beyond what it has, a slot alive in two places are our own mistakes, and end here as AssertionError
-before anything is written. Ledger totals are always summed anew from the node's assignments.
+before anything is written. Ledger totals are always those of the node's assignments.
 
 Totals may shrink on a node that is over its limit (its capacity was lowered); they may not grow.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ozymandias.model.instance import Assignment, Group, InstanceId, Slots, SlotState
+from ozymandias.model.assignments import Assignments, sums_of
+from ozymandias.model.instance import Assignment, Group, JobStatus, Slots, SlotState
 from ozymandias.model.job import JobKey, JobRecord
-from ozymandias.model.node import Demand, HostPort, Ledger, Node, NodeName, Resources, Totals
-from ozymandias.model.plan import Edit, JobChange, Plan
+from ozymandias.model.node import Demand, HostPort, Ledger, Node, NodeName, Totals
+from ozymandias.model.plan import JobChange, Plan, Step
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Pair, Pairs, Sheet, Table, swapped
 
-Pair = tuple[NodeName, JobKey]
 LIVE = frozenset({SlotState.RUNNING, SlotState.WAITING})
 
 
@@ -35,68 +36,77 @@ class _Kind(NamedTuple):
 
 def touched(plan: Plan) -> tuple[frozenset[NodeName], frozenset[Pair]]:
     """The nodes whose ledgers a plan rewrites, and the (node, job) pairs it reassigns."""
-    pairs = frozenset((edit.node, edit.job) for edit in plan.edits)
+    pairs = frozenset((step.node, step.job) for step in plan.steps)
     changed = frozenset(change.node for change in plan.nodes)
     return frozenset(node for node, _ in pairs) | changed | plan.dead, pairs
 
 
 def gaining(plan: Plan) -> frozenset[JobKey]:
     """The jobs for which a plan creates live slots: their heads are compared and rewritten."""
-    return frozenset(e.job for e in plan.edits if e.before is None and e.after in LIVE)
+    return frozenset(s.job for s in plan.steps if s.before is None and s.after in LIVE)
 
 
 def apply(snapshot: Snapshot, plan: Plan, commit: str = "") -> Snapshot:
     """The snapshot after the plan, at the same revision; ``commit`` marks what was rewritten."""
     nodes, _ = touched(plan)
-    assignments = _edited_assignments(snapshot.assignments, plan.edits)
-    jobs = _changed_jobs(snapshot, plan, commit)
-    _check_slots(assignments, gaining(plan))
+    assigned = _edited_assignments(snapshot.assigned, plan.steps)
+    gains = gaining(plan)
+    jobs = _changed_jobs(snapshot, plan, gains, commit)
+    _check_slots(assigned, gains)
     return replace(
         snapshot,
-        nodes=_rewritten_nodes(snapshot, assignments, plan, nodes, commit),
+        nodes=_rewritten_nodes(snapshot, assigned, plan, nodes, commit),
         jobs=jobs,
-        assignments=assignments,
-        statuses={k: v for k, v in snapshot.statuses.items() if k[0] not in plan.dead}
-        if plan.dead
-        else snapshot.statuses,
+        assignments=assigned,
+        statuses=_forgotten(snapshot.told, plan.dead) if plan.dead else snapshot.statuses,
         claims=_changed_claims(snapshot.claims, plan.job) if plan.job else snapshot.claims,
         last_versions=_last_versions(snapshot, plan.job) if plan.job else snapshot.last_versions,
+        settings=replace(plan.settings, commit=commit) if plan.settings else snapshot.settings,
+    )
+
+
+def _forgotten(statuses: Pairs[JobStatus], dead: Iterable[NodeName]) -> Pairs[JobStatus]:
+    return statuses.changed(
+        {(node, job): None for node in sorted(dead) for job in statuses.on(node)}
     )
 
 
 # Assignments ------------------------------------------------------------------------------------
 
 
-def _edited_assignments(
-    assignments: Mapping[Pair, Assignment], edits: Iterable[Edit]
-) -> dict[Pair, Assignment]:
-    by_pair: dict[Pair, list[Edit]] = {}
-    for edit in edits:
-        by_pair.setdefault((edit.node, edit.job), []).append(edit)
-    result = dict(assignments)
-    for pair, steps in by_pair.items():
-        groups = _edited_groups(result.get(pair), steps)
-        if groups:
-            result[pair] = Assignment(node=pair[0], job=pair[1], groups=groups)
-        else:
-            result.pop(pair, None)
-    return result
+def _edited_assignments(assigned: Assignments, steps: Iterable[Step]) -> Assignments:
+    by_pair: dict[Pair, list[Step]] = {}
+    for step in steps:
+        by_pair.setdefault((step.node, step.job), []).append(step)
+    updates: dict[Pair, Assignment | None] = {}
+    for pair, edits in by_pair.items():
+        groups = _edited_groups(assigned.get(pair), edits)
+        node, job = pair
+        updates[pair] = Assignment(node=node, job=job, groups=groups) if groups else None
+    return assigned.changed(updates) if updates else assigned
 
 
-def _edited_groups(before: Assignment | None, edits: Iterable[Edit]) -> tuple[Group, ...]:
+def _edited_groups(before: Assignment | None, steps: Sequence[Step]) -> tuple[Group, ...]:
     slots = _by_kind(before.groups if before else ())
-    for edit in edits:
-        if edit.before is not None:
-            there = slots.get(_kind(edit, edit.before), set())
-            if edit.slot not in there:
-                raise AssertionError(f"{edit.instance} is not {edit.before} on {edit.node}: {edit}")
-            there.remove(edit.slot)
-        if edit.after is not None:
-            there = slots.setdefault(_kind(edit, edit.after), set())
-            if edit.slot in there:
-                raise AssertionError(f"{edit.instance} is on {edit.node} already: {edit}")
-            there.add(edit.slot)
+    for step in steps:
+        changed = set(step.slots)
+        if len(changed) != len(step.slots):
+            raise AssertionError(f"a slot is named twice: {step}")
+        if step.before is not None:
+            there = slots.get(_kind(step, step.before), set())
+            if not changed <= there:
+                raise AssertionError(f"{_name(step)} is not {step.before} on {step.node}: {step}")
+            there -= changed
+        if step.after is not None:
+            there = slots.setdefault(_kind(step, step.after), set())
+            if not changed.isdisjoint(there):
+                raise AssertionError(f"{_name(step)} is on {step.node} already: {step}")
+            there |= changed
     return _groups(slots)
+
+
+def _name(step: Step) -> str:
+    return f"{step.job}-{Slots.of(step.slots)}"
 
 
 def merged(groups: Iterable[Group]) -> tuple[Group, ...]:
@@ -129,24 +139,27 @@ def _groups(slots: Mapping[_Kind, set[int]]) -> tuple[Group, ...]:
 
 def _order(kind: _Kind) -> tuple[object, ...]:
     demand = kind.demand
-    return (*kind[:4], demand.memory_bytes, demand.disk_bytes, demand.host_ports)
+    amounts = (demand.memory_bytes, demand.disk_bytes, demand.cpu_millis)
+    return (*kind[:4], *amounts, demand.host_ports)
 
 
-def _kind(edit: Edit, state: SlotState) -> _Kind:
-    return _Kind(edit.version, edit.generation, state, edit.uid, edit.demand)
+def _kind(step: Step, state: SlotState) -> _Kind:
+    return _Kind(step.version, step.generation, state, step.uid, step.demand)
 
 
-def _check_slots(assignments: Mapping[Pair, Assignment], jobs: frozenset[JobKey]) -> None:
+def _check_slots(assigned: Assignments, jobs: frozenset[JobKey]) -> None:
     """No slot of these jobs may be running or waiting in two places."""
-    seen: set[InstanceId] = set()
-    for (node, key), assignment in assignments.items():
-        if key in jobs:
-            for group in assignment.groups:
-                if group.state in LIVE:
-                    ids = {InstanceId(key, slot) for slot in group.slots}
-                    if not ids.isdisjoint(seen):
-                        raise AssertionError(f"{seen & ids} of {node} would be alive twice")
-                    seen |= ids
+    for job in jobs:
+        live = [
+            slot
+            for assignment in assigned.of_job(job).values()
+            for group in assignment.groups
+            if group.state is not SlotState.STOPPING
+            for slot in group.slots.numbers
+        ]
+        if len(set(live)) < len(live):
+            twice = [slot for slot, times in Counter(live).items() if times > 1]
+            raise AssertionError(f"{twice} of {job} would be alive twice")
 
 
 # Ledgers ----------------------------------------------------------------------------------------
@@ -154,52 +167,27 @@ def _check_slots(assignments: Mapping[Pair, Assignment], jobs: frozenset[JobKey]
 
 def totals(assignments: Iterable[Assignment]) -> tuple[Totals, Totals]:
     """What the assignments of one node hold and promise: running + stopping, running + waiting."""
-    memory = dict.fromkeys(SlotState, 0)
-    disk = dict.fromkeys(SlotState, 0)
-    ports: dict[SlotState, list[HostPort]] = {state: [] for state in SlotState}
-    for assignment in assignments:
-        for group in assignment.groups:
-            count = len(group.slots)
-            memory[group.state] += count * group.demand.memory_bytes
-            disk[group.state] += count * group.demand.disk_bytes
-            if group.demand.host_ports:
-                ports[group.state] += group.demand.host_ports * count
-    running = SlotState.RUNNING
-
-    def with_running(other: SlotState) -> Totals:
-        return Totals(
-            resources=Resources(
-                memory_bytes=memory[running] + memory[other],
-                disk_bytes=disk[running] + disk[other],
-            ),
-            host_ports=tuple(sorted(ports[running] + ports[other])),
-        )
-
-    return with_running(SlotState.STOPPING), with_running(SlotState.WAITING)
+    return sums_of(assignments)
 
 
 def _rewritten_nodes(
     snapshot: Snapshot,
-    assignments: Mapping[Pair, Assignment],
+    assigned: Assignments,
     plan: Plan,
     names: frozenset[NodeName],
     commit: str,
-) -> dict[NodeName, Node]:
-    there: dict[NodeName, list[Assignment]] = {name: [] for name in names}
-    for (name, _), assignment in assignments.items():
-        if name in there:
-            there[name].append(assignment)
-    gains = {e.node for e in plan.edits if e.after in LIVE}
+) -> Mapping[NodeName, Node]:
+    gains = {s.node for s in plan.steps if s.after in LIVE}
     changes = {change.node: change for change in plan.nodes}
-    nodes = dict(snapshot.nodes)
-    for name in names:
-        node = nodes.get(name)
+    nodes: dict[NodeName, Node] = {}
+    for name in sorted(names):
+        node = snapshot.nodes.get(name)
         if node is None:
             raise AssertionError(f"{name} has no ledger")
         if name in plan.dead and node.is_alive:
             raise AssertionError(f"{name} is alive and can't be declared dead")
-        held, promised = totals(there[name])
-        ledger = replace(node.ledger, held=held, promised=promised, commit=commit)
+        row = assigned.on(name)
+        ledger = swapped(node.ledger, held=row.held, promised=row.promised, commit=commit)
         if change := changes.get(name):
             ledger = replace(
                 ledger,
@@ -207,10 +195,12 @@ def _rewritten_nodes(
                 drain=change.drain,
                 set_labels=dict(change.set_labels),
             )
+        if name in plan.displaced:
+            ledger = replace(ledger, displaced=plan.displaced[name])
         if name in gains:
             _check_capacity(name, node.ledger, ledger)
-        nodes[name] = replace(node, ledger=ledger)
-    return nodes
+        nodes[name] = swapped(node, ledger=ledger)
+    return Sheet.laid_over(snapshot.nodes, nodes) if nodes else snapshot.nodes
 
 
 def _check_capacity(name: NodeName, before: Ledger, after: Ledger) -> None:
@@ -219,14 +209,15 @@ def _check_capacity(name: NodeName, before: Ledger, after: Ledger) -> None:
         ("hold", before.held, after.held),
         ("promise", before.promised, after.promised),
     ):
-        for unit in ("memory_bytes", "disk_bytes"):
+        for unit in ("memory_bytes", "disk_bytes", "cpu_millis"):
+            if unit == "cpu_millis" and not limit.cpu_millis:
+                continue  # it is not counted there
             amount = getattr(new.resources, unit)
             if amount > max(getattr(limit, unit), getattr(old.resources, unit)):
                 raise AssertionError(
                     f"{name} would {what} {amount} {unit} of {getattr(limit, unit)}"
                 )
-        twice = _doubled(new.host_ports) - _doubled(old.host_ports)
-        if twice:
+        if new.host_ports and (twice := _doubled(new.host_ports) - _doubled(old.host_ports)):
             raise AssertionError(f"{name} would {what} host port {next(iter(twice))} twice")
 
 
@@ -237,22 +228,20 @@ def _doubled(ports: tuple[HostPort, ...]) -> Counter[HostPort]:
 # Jobs and claims --------------------------------------------------------------------------------
 
 
-def _changed_jobs(snapshot: Snapshot, plan: Plan, commit: str) -> Mapping[JobKey, JobRecord]:
-    gains = gaining(plan)
+def _changed_jobs(
+    snapshot: Snapshot, plan: Plan, gains: frozenset[JobKey], commit: str
+) -> Mapping[JobKey, JobRecord]:
     if plan.job is None and not gains:
         return snapshot.jobs
-    jobs = dict(snapshot.jobs)
+    changed = {key: snapshot.jobs.get(key) for key in sorted(gains)}
     if plan.job is not None:
-        record = _changed_record(snapshot.jobs.get(plan.job.key), plan.job)
-        if record is None:
-            jobs.pop(plan.job.key, None)
-        else:
-            jobs[plan.job.key] = replace(record, head=replace(record.head, commit=commit))
-    for key in gains:
-        if key not in jobs:
+        changed[plan.job.key] = _changed_record(snapshot.jobs.get(plan.job.key), plan.job)
+    for key, record in changed.items():
+        if record is not None:
+            changed[key] = replace(record, head=replace(record.head, commit=commit))
+        elif key in gains:
             raise AssertionError(f"{key} has no head and can't gain instances")
-        jobs[key] = replace(jobs[key], head=replace(jobs[key].head, commit=commit))
-    return jobs
+    return Table.of(snapshot.jobs).changed(changed)
 
 
 def _changed_record(record: JobRecord | None, change: JobChange) -> JobRecord | None:
@@ -275,18 +264,19 @@ def _changed_record(record: JobRecord | None, change: JobChange) -> JobRecord | 
 
 
 def _changed_claims(claims: Mapping[str, JobKey], change: JobChange) -> Mapping[str, JobKey]:
-    gone = {c for c in change.disclaim if claims.get(c) == change.key}
-    result = {claim: owner for claim, owner in claims.items() if claim not in gone}
-    for claim in change.claim:
-        if result.get(claim, change.key) != change.key:
-            raise AssertionError(f"{claim} belongs to {result[claim]}, not to {change.key}")
-        result[claim] = change.key
-    return result
+    changed: dict[str, JobKey | None] = {
+        claim: None for claim in sorted(change.disclaim) if claims.get(claim) == change.key
+    }
+    for claim in sorted(change.claim):
+        owner = claims.get(claim, change.key)
+        if owner != change.key:
+            raise AssertionError(f"{claim} belongs to {owner}, not to {change.key}")
+        changed[claim] = change.key
+    return Table.of(claims).changed(changed) if changed else claims
 
 
 def _last_versions(snapshot: Snapshot, change: JobChange) -> Mapping[JobKey, int]:
     last = snapshot.last_versions.get(change.key, 0)
     number = change.version.version if change.version else 0
-    return (
-        {**snapshot.last_versions, change.key: number} if number > last else snapshot.last_versions
-    )
+    known = snapshot.last_versions
+    return Table.of(known).changed({change.key: number}) if number > last else known

@@ -1,6 +1,6 @@
 """Instances sorted into named buckets: the first step of every decision about a job.
 
-`census` is one cheap pass over the whole cluster, to see which jobs need thought at all; `sort_job`
+`census` is one cheap pass over all jobs, to see which of them need thought at all; `sort_job`
 then looks at every instance of one job. *Current* is an instance as the job's head wants it (uid,
 version, generation), *live* is one that is running or waiting, *outdated* one to be replaced.
 """
@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
+from ozymandias.model.assignments import OfJob
 from ozymandias.model.instance import (
     Assigned,
     Assignment,
@@ -31,30 +32,35 @@ class Census:
 
 
 def census(snapshot: Snapshot) -> Census:
-    """Counted group by group, never instance by instance: this runs on every change."""
-    counts: dict[JobKey, list[int]] = {}
+    """Counted job by job from the sums of the table, once for all planners of a snapshot."""
+    found: Census | None = snapshot.derived.get("census")
+    if found is None:
+        found = snapshot.derived["census"] = _count(snapshot)
+    return found
+
+
+def _count(snapshot: Snapshot) -> Census:
+    live: dict[JobKey, int] = {}
     outdated: set[JobKey] = set()
     stopping = SlotState.STOPPING
-    heads = {key: record.head for key, record in snapshot.jobs.items()}
-    for (_, key), assignment in snapshot.assignments.items():
-        head = heads.get(key)
-        live = 0
-        for group in assignment.groups:
-            if group.state is stopping:
+    jobs = snapshot.jobs
+    for key, column in snapshot.assigned.by_job.items():
+        assert isinstance(column, OfJob)
+        record = jobs.get(key)
+        head = record.head if record else None
+        number = 0
+        for kind, counted in column.kinds.items():
+            if kind.state is stopping:
                 continue
-            live += len(group.slots.numbers)
+            number += counted
             if head is not None and (
-                group.version != head.version
-                or group.generation != head.restart
-                or group.uid != head.uid
+                kind.version != head.version
+                or kind.generation != head.restart
+                or kind.uid != head.uid
             ):
                 outdated.add(key)
-        found = counts.get(key)
-        if found is None:
-            counts[key] = [live]
-        else:
-            found[0] += live
-    return Census(live={key: live for key, (live,) in counts.items()}, outdated=frozenset(outdated))
+        live[key] = number
+    return Census(live=live, outdated=frozenset(outdated))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,20 +148,14 @@ def is_ready(snapshot: Snapshot, assigned: Assigned) -> bool:
 
 def assignments_of(snapshot: Snapshot, key: JobKey) -> list[Assignment]:
     """What the nodes have of one job, ordered by node."""
-    return assignments_by_job(snapshot, (key,))[key]
+    return [assignment for _, assignment in sorted(snapshot.of(key).items())]
 
 
 def assignments_by_job(
     snapshot: Snapshot, keys: Collection[JobKey]
 ) -> dict[JobKey, list[Assignment]]:
-    """One pass for many jobs; each list ordered by node."""
-    found: dict[JobKey, list[Assignment]] = {key: [] for key in keys}
-    for (_, key), assignment in snapshot.assignments.items():
-        if key in found:
-            found[key].append(assignment)
-    for assignments in found.values():
-        assignments.sort(key=lambda a: a.node)
-    return found
+    """The same for many jobs."""
+    return {key: assignments_of(snapshot, key) for key in keys}
 
 
 def per_node(instances: Iterable[Assigned]) -> Counter[NodeName]:

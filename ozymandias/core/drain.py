@@ -12,7 +12,7 @@ left is stopped and becomes pending, as far as `min_available` allows.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ozymandias.core.buckets import (
     Buckets,
@@ -22,10 +22,13 @@ from ozymandias.core.buckets import (
     per_node,
     sort_job,
 )
+from ozymandias.core.budget import Budget, budget_of
 from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.fitting import describe, needs, shortfall
-from ozymandias.core.placement import NOW, NOW_OR_SOON, Ask, Placement, Room, Rooms, place, rooms_of
-from ozymandias.model.instance import Assigned, SlotState, instances_of
+from ozymandias.core.placement import Ask, Placement, place
+from ozymandias.core.rooms import NOW, NOW_OR_SOON, Room, Rooms, rooms_of
+from ozymandias.core.rules import Rules, rules_of
+from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, Plan
@@ -56,6 +59,7 @@ def plan_drain(snapshot: Snapshot, now: float) -> Plan | None:
             drained=drained,
             late=late,
             rooms=rooms,
+            rules=rules_of(snapshot, record.current.job, edits),
         )
         edits += moving.steps()
     if not edits:
@@ -80,9 +84,9 @@ def _jobs_on(snapshot: Snapshot, nodes: frozenset[NodeName]) -> frozenset[JobKey
         return frozenset()
     return frozenset(
         key
-        for (name, key), assignment in snapshot.assignments.items()
-        if name in nodes
-        and (record := snapshot.jobs.get(key)) is not None
+        for name in nodes
+        for key, assignment in snapshot.on(name).items()
+        if (record := snapshot.jobs.get(key)) is not None
         and record.current is not None
         and not record.head.deleting
         and not is_system(record)
@@ -123,6 +127,7 @@ class Moving:
     drained: frozenset[NodeName]
     late: frozenset[NodeName]  # of these the deadline is past
     rooms: Rooms
+    rules: Rules
 
     def steps(self) -> list[Edit]:
         buckets = self.buckets
@@ -143,17 +148,13 @@ class Moving:
         return len(self.buckets.live) - self.head.wanted
 
     @property
-    def _floor(self) -> int:
-        return min(self.job.min_available, self.head.wanted)
-
-    @property
-    def _healthy(self) -> int:
-        return len(self.buckets.ready) + len(self.buckets.serving)
+    def _budget(self) -> Budget:
+        return budget_of(self.job, self.head.wanted, self.buckets)
 
     def _stop_replaced(self) -> list[Edit]:
         """As many as there are more than wanted, if enough others carry the traffic."""
         idle = self._here((*self.buckets.waiting, *self.buckets.unready))[: max(0, self._surplus)]
-        spare = min(self._surplus - len(idle), self._healthy - self.head.wanted)
+        spare = min(self._surplus - len(idle), self._budget.healthy - self.head.wanted)
         serving = self._here(self.buckets.ready)[: max(0, spare)]
         gone = [stop(a, f"{a.node} is drained, and it serves nobody") for a in idle]
         return gone + [
@@ -177,7 +178,7 @@ class Moving:
         if buckets.waiting or self._surplus > 0:
             return []
         for old in self._here((*buckets.unready, *buckets.ready)):
-            if old in buckets.ready and self._healthy - 1 < self._floor:
+            if old in buckets.ready and self._budget.spare < 1:
                 continue
             for placed in place(self.rooms, self._ask(), 1, self._elsewhere(), WAITS):
                 why = f"{old.node} is drained, and it must never run twice: "
@@ -193,7 +194,7 @@ class Moving:
         left = [a for a in self.buckets.live if a.node in self.late]
         left = [a for a in left if (a.node, a.slot) not in leaving]
         healthy = {*self.buckets.ready, *self.buckets.serving}
-        spare = self._healthy - self._floor
+        spare = self._budget.spare
         spare -= sum((a.node, a.slot) in leaving for a in healthy)
         for assigned in left:
             if assigned in healthy:
@@ -203,13 +204,8 @@ class Moving:
             yield stop(assigned, f"{assigned.node} is drained, and the deadline is past")
 
     def _ask(self) -> Ask:
-        return Ask(
-            job=self.job.key,
-            version=self.head.version,
-            demand=Demand.of(self.job),
-            rules=self.job.placement,
-            there=per_node(self.buckets.live),
-        )
+        ask = Ask.of(self.job, self.head, self.rules, per_node(self.buckets.live))
+        return replace(ask, lasting=self._elsewhere())
 
     def _elsewhere(self) -> Counter[NodeName]:
         return per_node(a for a in self.buckets.live if a.node not in self.drained)
@@ -250,13 +246,7 @@ class Outlook:
 def foresee_drain(snapshot: Snapshot, name: NodeName) -> Outlook:
     """What a drain of this node would do with each instance on it, if all goes well."""
     rooms = {n: room for n, room in rooms_of(snapshot).items() if n != name}
-    here = [
-        a
-        for (node, _), assignment in sorted(snapshot.assignments.items())
-        if node == name
-        for a in instances_of(assignment)
-        if a.state is not SlotState.STOPPING
-    ]
+    here = [a for a in snapshot.instances_on(name) if a.state is not SlotState.STOPPING]
     by_job: dict[JobKey, list[Assigned]] = {}
     for assigned in here:
         by_job.setdefault(assigned.job, []).append(assigned)
@@ -288,58 +278,54 @@ def _outlook(
         return
     buckets = sort_job(snapshot, key)
     surplus = len(buckets.live) - record.head.wanted  # replacements that are started already
-    there = per_node(buckets.live)
-    healthy = len(buckets.ready) + len(buckets.serving)
+    there, rules = per_node(buckets.live), rules_of(snapshot, job)
+    budget = budget_of(job, record.head.wanted, buckets)
     for number, a in enumerate(here):
         name = str(a.instance)
         if number < surplus:
             yield Mover(instance=name, job=key, to="", reason="ends when its replacement serves")
-        elif reason := _bound(job, a, buckets, healthy, record.head.wanted):
+        elif reason := _bound(job, a, buckets, budget):
             yield Blocker(instance=name, job=key, reason=reason)
-        elif placed := _target(job, record.head, rooms, there):
+        elif placed := _target(job, record.head, rooms, rules, there):
             there[placed.node] += 1
             yield Mover(instance=name, job=key, to=placed.node, reason=placed.reason)
         else:
-            yield Blocker(instance=name, job=key, reason=_no_room(snapshot, job, a, rooms, there))
+            reason = _no_room(snapshot, job, a, rooms, rules, there)
+            yield Blocker(instance=name, job=key, reason=reason)
 
 
-def _bound(job: Job, assigned: Assigned, buckets: Buckets, healthy: int, wanted: int) -> str:
+def _bound(job: Job, assigned: Assigned, buckets: Buckets, budget: Budget) -> str:
     """What else than room holds an instance where it is."""
     if keeps_volumes(job):
         return f"its kept volumes are on {assigned.node}, and are not moved"
-    floor = min(job.min_available, wanted)
     is_exclusive = job.on_partition is OnPartition.STOP
-    if is_exclusive and assigned in buckets.ready and healthy - 1 < floor:
+    if is_exclusive and assigned in buckets.ready and budget.spare < 1:
         return (
-            f"it has to stop first, and {job.key} needs {floor} healthy, of which it has {healthy}"
+            f"it has to stop first, and {job.key} needs {budget.floor} healthy,"
+            f" of which it has {budget.healthy}"
         )
     return ""
 
 
-def _target(job: Job, head: JobHead, rooms: Rooms, there: Counter[NodeName]) -> Placement | None:
-    ask = Ask(
-        job=job.key,
-        version=head.version,
-        demand=Demand.of(job),
-        rules=job.placement,
-        there=there,
-    )
+def _target(
+    job: Job, head: JobHead, rooms: Rooms, rules: Rules, there: Counter[NodeName]
+) -> Placement | None:
+    ask = Ask.of(job, head, rules, there)
     return next(iter(place(rooms, ask, 1, there, NOW_OR_SOON)), None)
 
 
 def _no_room(
-    snapshot: Snapshot, job: Job, assigned: Assigned, rooms: Rooms, there: Counter[NodeName]
+    snapshot: Snapshot,
+    job: Job,
+    assigned: Assigned,
+    rooms: Rooms,
+    rules: Rules,
+    there: Counter[NodeName],
 ) -> str:
     demand = Demand.of(job)
     lines = ", ".join(
         describe(
-            shortfall(
-                node,
-                rooms.get(name) or Room.of(node),
-                demand,
-                rules=job.placement,
-                there=there[name],
-            )
+            shortfall(node, rooms.get(name) or Room.of(node), demand, rules=rules, there=there)
         )
         for name, node in sorted(snapshot.nodes.items())
         if name != assigned.node

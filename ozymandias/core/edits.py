@@ -1,10 +1,10 @@
-"""Two ways to spell an edit: the next step of an instance that is somewhere, and a new instance."""
+"""Ways to spell an edit: the next step of an instance that is there, new ones, a run of them."""
 
 from ozymandias.core.placement import Placement
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey
 from ozymandias.model.node import Demand
-from ozymandias.model.plan import Edit
+from ozymandias.model.plan import Edit, Run
 
 
 def step(assigned: Assigned, after: SlotState | None, reason: str) -> Edit:
@@ -44,5 +44,24 @@ def new_instance(
         after=placed.state,
         demand=demand,
         reason=why + placed.reason,
+        score=placed.score,
+    )
+
+
+def new_run(
+    key: JobKey, head: JobHead, slots: tuple[int, ...], demand: Demand, placed: Placement
+) -> Run:
+    """As many current instances as were placed on one node."""
+    return Run(
+        node=placed.node,
+        job=key,
+        slots=slots,
+        uid=head.uid,
+        version=head.version,
+        generation=head.restart,
+        before=None,
+        after=placed.state,
+        demand=demand,
+        reason=placed.reason,
         score=placed.score,
     )

@@ -7,16 +7,21 @@ what it is waiting for, with numbers; `plan_document` spells a plan for programs
 from collections.abc import Iterator
 from typing import Any
 
+from ozymandias.core.advice import advice
 from ozymandias.core.apply import LIVE
 from ozymandias.core.buckets import Buckets, is_system, per_node, sort_job
-from ozymandias.core.fitting import describe, needs, rooms_if_started, start_words
+from ozymandias.core.budget import budget_of
+from ozymandias.core.fitting import describe, needs
 from ozymandias.core.foresee import foresee
-from ozymandias.core.placement import NOW, Room, most_that_fit, rooms_of
+from ozymandias.core.placement import most_that_fit
 from ozymandias.core.rollout import next_step, rolling_of
+from ozymandias.core.rooms import NOW, Room, rooms_of
+from ozymandias.core.rules import rules_of
+from ozymandias.core.suggest import rooms_if_started, start_words
 from ozymandias.core.system import pending_on, rooms_for_system, tend, tending_of, wanted_of
 from ozymandias.core.upkeep import shortfalls
 from ozymandias.core.vacate import fits_held
-from ozymandias.model.instance import Assigned, SlotState, instances_of
+from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Job, JobKey, JobRecord
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import Edit, Plan
@@ -130,7 +135,7 @@ def _rollout_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
         f"A rollout to version {head.version} is under way: {len(buckets.current)} new,"
         f" {len(buckets.outdated)} to be replaced."
     )
-    steps = next_step(rolling_of(record, buckets), rooms_of(snapshot))
+    steps = next_step(rolling_of(snapshot, record, buckets), rooms_of(snapshot))
     halfway = (*buckets.unready, *buckets.waiting)
     if steps:
         yield "Next: " + "; ".join(_step_words(edit) for edit in steps) + "."
@@ -140,9 +145,9 @@ def _rollout_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
         yield f"It can't go on: the record of version {head.version} can't be read."
     else:
         job = record.current.job
-        floor = min(job.min_available, head.wanted)
-        if floor and len(buckets.ready) + len(buckets.serving) <= floor:
-            yield f"Nothing is stopped before its turn: {floor} must stay healthy."
+        budget = budget_of(job, head.wanted, buckets)
+        if budget.floor and budget.spare <= 0:
+            yield f"Nothing is stopped before its turn: {budget.floor} must stay healthy."
         yield f"It can't go on: a new instance needs {needs(Demand.of(job))} and fits nowhere."
         yield from _node_lines(snapshot, job, buckets)
 
@@ -163,42 +168,53 @@ def _pending_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
         yield f"{count} pending: the record of version {record.head.version} can't be read."
         return
     job = record.current.job
-    demand, there = Demand.of(job), per_node(buckets.live)
-    if most_that_fit(rooms_of(snapshot), demand, 1, NOW, rules=job.placement, there=there):
+    demand, there, rules = Demand.of(job), per_node(buckets.live), rules_of(snapshot, job)
+    if most_that_fit(rooms_of(snapshot), demand, 1, NOW, rules=rules, there=there):
         yield f"{count} pending: there is room, and they are placed in a moment."
         return
     yield f"{count} pending: each needs {needs(demand)}, and no node has that free."
+    yield from _displaced_lines(snapshot, record, buckets)
     yield from _node_lines(snapshot, job, buckets)
     for name, room in rooms_if_started(snapshot).items():
-        if most_that_fit({name: room}, demand, 1, NOW, rules=job.placement, there=there):
+        if most_that_fit({name: room}, demand, 1, NOW, rules=rules, there=there):
             yield f"There would be room if you {start_words([name])}."
-            return
+            break
+    every = "It" if missing == 1 else "All of them"
+    for suggestion in advice(snapshot, record.key):
+        if "start" not in suggestion.change:
+            yield f"{every} would have a place if you {suggestion.text}."
+
+
+def _displaced_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> Iterator[str]:
+    """Who of it had to leave for something more important, as far as ledgers remember."""
+    live, key = {a.slot for a in buckets.live}, record.key
+    for name, node in sorted(snapshot.nodes.items()):
+        for one in node.ledger.displaced:
+            if (one.namespace, one.job) == key and one.slot not in live:
+                yield f"{one.job}-{one.slot} left {name}: {one.reason}."
 
 
 def _node_lines(snapshot: Snapshot, job: Job, buckets: Buckets) -> Iterator[str]:
-    for short in shortfalls(snapshot, job, rooms_of(snapshot), per_node(buckets.live)):
+    rules, there = rules_of(snapshot, job), per_node(buckets.live)
+    for short in shortfalls(snapshot, job, rooms_of(snapshot), rules, there):
         yield f"  {describe(short)}"
 
 
 def _waiting_line(snapshot: Snapshot, assigned: Assigned) -> str:
     """A waiting instance waits for its own slot, for room, or for its node to notice."""
-    others = [
+    stopping = SlotState.STOPPING
+    own = [
         a
-        for (node, key), assignment in sorted(snapshot.assignments.items())
-        if node == assigned.node or key == assigned.job
-        for a in instances_of(assignment)
-        if a.state is SlotState.STOPPING
+        for a in snapshot.instances(assigned.job)
+        if a.state is stopping and a.instance == assigned.instance
     ]
-    own = [a for a in others if a.instance == assigned.instance]
-    here = [a for a in others if a.node == assigned.node]
+    here = [a for a in snapshot.instances_on(assigned.node) if a.state is stopping]
     start = f"{_name(assigned)} waits on {assigned.node}"
     if own:
         return f"{start} until {_name(own[0])} of version {own[0].version} on {own[0].node} stops."
     if not fits_held(Room.of(snapshot.nodes[assigned.node]), assigned):
-        stopping = ", ".join(_name(a) for a in here) or "nothing"
-        return (
-            f"{start} for {needs(assigned.demand)}: what stops there still holds it ({stopping})."
-        )
+        names = ", ".join(_name(a) for a in here) or "nothing"
+        return f"{start} for {needs(assigned.demand)}: what stops there still holds it ({names})."
     return f"{start}: all it needs is there, and {assigned.node} starts it in a moment."
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from ozymandias.core.apply import apply
 from ozymandias.core.buckets import Buckets, free_slots, is_system, per_node, sort_job
 from ozymandias.core.edits import new_instance, step, stop
-from ozymandias.core.placement import Placement, Rooms, place, rooms_of
+from ozymandias.core.placement import Placement, place
 from ozymandias.core.rollout import Rolling, next_step, rolling_of
+from ozymandias.core.rooms import Rooms, rooms_of
 from ozymandias.core.system import why_not
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobRecord
@@ -22,14 +23,14 @@ from ozymandias.model.snapshot import Snapshot
 STEPS_MAX = 200  # of a long rollout only so many are played; the rest is shown as one step
 
 
-def foresee(snapshot: Snapshot, plan: Plan) -> tuple[Edit, ...]:
+def foresee(snapshot: Snapshot, plan: Plan) -> Sequence[Edit]:
     """The plan's own edits, and those that will follow from its change of a job."""
     if plan.job is None or plan.job.head is None or plan.job.head.deleting:
         return plan.edits
     after = apply(snapshot, plan)
     if is_system(after.jobs[plan.job.key]):
         return (*plan.edits, *_in_place(after, after.jobs[plan.job.key]))
-    rolling = rolling_of(after.jobs[plan.job.key], sort_job(after, plan.job.key))
+    rolling = rolling_of(after, after.jobs[plan.job.key], sort_job(after, plan.job.key))
     if rolling.demand is None:
         return plan.edits
     rooms = _settled_rooms(after)
@@ -49,8 +50,8 @@ def _in_place(after: Snapshot, record: JobRecord) -> Iterator[Edit]:
     assert record.current is not None
     demand, version = Demand.of(record.current.job), record.head.version
     for old in sort_job(after, record.key).outdated:
-        if why_not(after.nodes[old.node], record.current.job):
-            yield stop(old, f"{old.node} {why_not(after.nodes[old.node], record.current.job)}")
+        if reason := why_not(after, old.node, record.current.job):
+            yield stop(old, f"{old.node} {reason}")
             continue
         yield stop(old, f"replaced by version {version} in its place")
         reason = f"in the place of version {old.version}, when its turn comes"
@@ -63,6 +64,7 @@ def _settled_rooms(snapshot: Snapshot) -> Rooms:
     rooms = rooms_of(snapshot)
     for room in rooms.values():
         room.memory_held, room.disk_held = room.memory_promised, room.disk_promised
+        room.cpu_held = room.cpu_promised
         room.ports_held = set(room.ports_promised)
     return rooms
 

@@ -18,6 +18,15 @@ from ozymandias.model.node import NodeName
 from ozymandias.model.snapshot import Snapshot
 
 BREAKER_SECONDS = 60.0
+FENCE_MARGIN = 0.25  # of a lease: what a replacement of something exclusive waits beyond it
+
+
+def fence_seconds(lease_ttl: float) -> float:
+    """How long after a node's record went its guard has surely ended what is exclusive.
+
+    Nodes have like leases; the margin is for clocks that run at different speeds.
+    """
+    return lease_ttl * (1 + FENCE_MARGIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +58,7 @@ def judge_loss(
     ``held_back`` are those held when this was last asked: when a mass loss ends, because some have
     come back, the others are about to, and keep the time they were given.
     """
-    holding = {node for node, _ in snapshot.assignments if node in snapshot.nodes}
+    holding = snapshot.assigned.by_node.keys() & snapshot.nodes.keys()
     alive = {name for name, node in snapshot.nodes.items() if node.is_alive}
     missing = holding - alive
     if not missing:

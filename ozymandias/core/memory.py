@@ -36,6 +36,7 @@ class Run:
     is_failed: bool = False  # ended otherwise, and its policy lets it rest
 
 
+NEVER_RUN = Run()
 NO_RUNS: Mapping[str, Run] = MappingProxyType({})
 
 
@@ -51,7 +52,7 @@ class PodMemory:
     drain_until: float | None = None  # None: its names are still served
 
     def run(self, container: str) -> Run:
-        return self.runs.get(container, Run())
+        return self.runs.get(container, NEVER_RUN)
 
     def with_run(self, container: str, run: Run) -> "PodMemory":
         return replace(self, runs=MappingProxyType({**self.runs, container: run}))

@@ -1,184 +1,39 @@
 """Bin-packing: which nodes take the instances of one job. Feasible -> score -> fit.
 
-*Feasible* is a node that takes work and has room: memory, disk, and the host ports. *Score* orders
-the feasible ones: fewest instances of the same job first, because losing one machine should cost
-one instance; then pack tightly up to 70 % of memory and spread beyond, so that small clusters keep
-whole machines free for large jobs and full ones share the heat. Fullness is compared in tenths:
-nodes about as full as each other are tied, and a hash of job, version and node breaks the tie. So
-every peer makes the same plan for the same job, and different jobs start at different nodes.
+*Feasible* is a node that takes work (`core/rooms.py`), has nothing against it (`core/rules.py`) and
+has room: memory, disk, and the host ports. *Score* orders the feasible ones, the first that
+differs decides:
 
-Instances of one job are alike, hence greedy placement reaches the most that can be placed at all;
-a heap makes it O(n log m). Rooms are working copies that a placement changes as it goes.
+1. what the job would like: the sum of the weights of its wishes that the node has,
+2. `spread`: the fewest of the job on nodes with the same value of the label,
+3. the fewest instances of the same job, in tenths of it, because losing one machine should cost
+   one instance of a small job and no more than a tenth of a large one,
+4. pack tightly up to the target (70 % of memory) and spread beyond, so that small clusters keep
+   whole machines free for large jobs and full ones share the heat; in tenths, so that nodes about
+   as full as each other are tied,
+5. how busy the machine really is, in wide classes: it decides between tied ones and nothing more,
+6. its place on a ring of all nodes, from where a hash of job and version points to. So every peer
+   makes the same plan for the same job, and different jobs start at different nodes.
 
-A job's own rules come first: nodes without the required labels, and those with as many of the job
-as it allows per node, are not feasible; nodes that it prefers are filled before any other.
+*Fit*: instances of one job are alike, hence greedy placement reaches the most that can be placed at
+all, whatever is liked; a heap makes it O(n log m).
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from ozymandias.core.labels import matches, preference, spelled, unmet
+from ozymandias.core.inventory import RING, spot_of, start_of
+from ozymandias.core.rooms import NOW, UNCOUNTED, Room, Rooms
+from ozymandias.core.rules import NO_RULES, Rules, at_home
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import JobKey, PlacementRules
-from ozymandias.model.node import Demand, HostPort, Node, NodeName
-from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.job import Job, JobHead, JobKey
+from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.units import format_size
 
-TARGET_TENTHS = 7  # pack up to this much of a node's memory, then spread
-
-# Where a new instance may go: at once, or also where stopping ones still hold what it needs.
-RUNNING = SlotState.RUNNING
-NOW = (RUNNING,)
-NOW_OR_SOON = (RUNNING, SlotState.WAITING)
-
-Rank = tuple[int, int, int, int, bytes, NodeName]
-
-NO_RULES = PlacementRules()
-
-
-@dataclass(slots=True, kw_only=True)
-class Room:
-    """What one node holds (running + stopping) and promises (running + waiting); it changes."""
-
-    node: NodeName
-    memory_limit: int
-    disk_limit: int
-    memory_held: int = 0
-    memory_promised: int = 0
-    disk_held: int = 0
-    disk_promised: int = 0
-    ports_held: set[HostPort] = field(default_factory=set)
-    ports_promised: set[HostPort] = field(default_factory=set)
-    labels: Mapping[str, str] | None = field(default_factory=dict)  # None: whatever is asked for
-
-    @classmethod
-    def of(cls, node: Node) -> "Room":
-        ledger, limit = node.ledger, node.ledger.allocatable
-        held, promised = ledger.held.resources, ledger.promised.resources
-        return cls(
-            node=node.name,
-            memory_limit=limit.memory_bytes,
-            disk_limit=limit.disk_bytes,
-            memory_held=held.memory_bytes,
-            memory_promised=promised.memory_bytes,
-            disk_held=held.disk_bytes,
-            disk_promised=promised.disk_bytes,
-            ports_held=set(ledger.held.host_ports),
-            ports_promised=set(ledger.promised.host_ports),
-            labels=ledger.all_labels,
-        )
-
-    def memory_left(self, state: SlotState = RUNNING) -> int:
-        """What an instance in this state could have; negative on a node over its limit."""
-        used = self.memory_promised
-        return self.memory_limit - (max(used, self.memory_held) if state is RUNNING else used)
-
-    def disk_left(self, state: SlotState = RUNNING) -> int:
-        used = self.disk_promised
-        return self.disk_limit - (max(used, self.disk_held) if state is RUNNING else used)
-
-    def taken(self, demand: Demand, state: SlotState = RUNNING) -> tuple[HostPort, ...]:
-        """The host ports it asks for and can't have."""
-        return tuple(
-            port
-            for port in demand.host_ports
-            if port in self.ports_promised or (state is RUNNING and port in self.ports_held)
-        )
-
-    def fits(self, demand: Demand, state: SlotState) -> bool:
-        """A running instance needs room in both sums, a waiting one in what is promised."""
-        return (
-            demand.memory_bytes <= self.memory_left(state)
-            and demand.disk_bytes <= self.disk_left(state)
-            and not (demand.host_ports and self.taken(demand, state))
-        )
-
-    def count(self, demand: Demand, state: SlotState, most: int) -> int:
-        """How many alike fit, up to ``most``."""
-        if not self.fits(demand, state):
-            return 0
-        if demand.host_ports:
-            return min(1, most)
-        if demand.memory_bytes:
-            most = min(most, self.memory_left(state) // demand.memory_bytes)
-        if demand.disk_bytes:
-            most = min(most, self.disk_left(state) // demand.disk_bytes)
-        return most
-
-    def take(self, demand: Demand, state: SlotState) -> None:
-        self._add(demand, state, 1)
-
-    def give(self, demand: Demand, state: SlotState) -> None:
-        """Take back what an instance in this state holds and promises."""
-        self._add(demand, state, -1)
-
-    def _add(self, demand: Demand, state: SlotState, sign: int) -> None:
-        if state is not SlotState.WAITING:
-            self.memory_held += sign * demand.memory_bytes
-            self.disk_held += sign * demand.disk_bytes
-            if demand.host_ports:
-                _update(self.ports_held, demand.host_ports, sign)
-        if state is not SlotState.STOPPING:
-            self.memory_promised += sign * demand.memory_bytes
-            self.disk_promised += sign * demand.disk_bytes
-            if demand.host_ports:
-                _update(self.ports_promised, demand.host_ports, sign)
-
-
-def _update(ports: set[HostPort], changed: Iterable[HostPort], sign: int) -> None:
-    if sign > 0:
-        ports.update(changed)
-    else:
-        ports.difference_update(changed)
-
-
-Rooms = dict[NodeName, Room]
-
-
-def rooms_of(snapshot: Snapshot) -> Rooms:
-    """A working copy of every node that takes work."""
-    return {
-        name: Room.of(node) for name, node in sorted(snapshot.nodes.items()) if node.is_schedulable
-    }
-
-
-def eligible(rooms: Rooms, rules: PlacementRules) -> Rooms:
-    """The same rooms, but those without a required label."""
-    if not rules.require:
-        return rooms
-    return {
-        name: room
-        for name, room in rooms.items()
-        if room.labels is None or not unmet(rules.require, room.labels)
-    }
-
-
-def most_that_fit(
-    rooms: Rooms,
-    demand: Demand,
-    most: int,
-    states: Sequence[SlotState] = NOW,
-    *,
-    rules: PlacementRules = NO_RULES,
-    there: Mapping[NodeName, int] | None = None,
-) -> int:
-    """How many instances alike could be placed; exactly what `place` would reach.
-
-    ``there`` counts the instances per node that are part of the limit per node.
-    """
-    # What fits at once also fits among what is promised, so the wider state tells the sum.
-    state, limit, known = states[-1], rules.max_per_node, there or {}
-    return min(
-        most,
-        sum(
-            room.count(
-                demand, state, max(0, min(most, limit - known.get(name, 0))) if limit else most
-            )
-            for name, room in eligible(rooms, rules).items()
-        ),
-    )
+Rank = tuple[int, int, int, int, int, int, int, NodeName]
+TENTHS = 10  # of a job, by which a node's share of it is counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,10 +43,27 @@ class Ask:
     job: JobKey
     version: int
     demand: Demand
+    wanted: int = 0  # instances of the job in all; 0: few, each of which counts
     kin: str = "other"  # what the instances to keep apart from are called
-    rules: PlacementRules = NO_RULES
-    # How many of the job each node has, for the limit per node; None: those to keep apart from.
+    rules: Rules = NO_RULES
+    # How many of the job each node has, for the limits; None: those to keep apart from.
     there: Mapping[NodeName, int] | None = None
+    # Of those the ones that stay, for the burst; None: all of them.
+    lasting: Mapping[NodeName, int] | None = None
+    # Room is so scarce that it comes before all that is liked: the fullest node that has it.
+    is_tight: bool = False
+
+    @classmethod
+    def of(cls, job: Job, head: JobHead, rules: Rules, there: Mapping[NodeName, int]) -> "Ask":
+        """For instances of a job as its head wants them, where ``there`` are."""
+        return cls(
+            job=job.key,
+            version=head.version,
+            demand=Demand.of(job),
+            wanted=head.wanted,
+            rules=rules,
+            there=there,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +74,68 @@ class Placement:
     state: SlotState
     reason: str
     score: tuple[tuple[str, float], ...]
+    count: int = 1  # so many alike, for this reason
+
+
+def share_of(wanted: int) -> int:
+    """How many of a job a node may have before it counts as a tenth of it."""
+    return max(1, -(-wanted // TENTHS))
+
+
+def most_that_fit(
+    rooms: Rooms,
+    demand: Demand,
+    most: int,
+    states: Sequence[SlotState] = NOW,
+    *,
+    rules: Rules = NO_RULES,
+    there: Mapping[NodeName, int] | None = None,
+) -> int:
+    """How many instances alike could be placed; exactly what `place` would reach.
+
+    ``there`` counts the instances per node that are part of the limits.
+    """
+    # What fits at once also fits among what is promised, so the wider state tells the sum.
+    state, limit, known = states[-1], rules.asked.max_per_node, there or {}
+
+    def fitting(among: Rooms, most: int) -> int:
+        found = sum(
+            room.count(
+                demand, state, max(0, min(most, limit - known.get(name, 0))) if limit else most
+            )
+            for name, room in among.items()
+        )
+        return min(found, most)
+
+    stages = Stages(rules, rooms, known)
+    placed = fitting(stages.first, min(most, stages.first_most(most)))
+    if stages.goes_on(placed):
+        placed += fitting(stages.rest, most - placed)
+    return placed
+
+
+class Stages:
+    """Which rooms are filled first, how far, and which then: home, and what a burst goes to.
+
+    Below `after` live instances a burst's nodes are not used at all, and where home has no room for
+    so many the others are pending. Without a burst there is one stage.
+    """
+
+    def __init__(self, rules: Rules, rooms: Rooms, lasting: Mapping[NodeName, int]) -> None:
+        self.first, self.rest = rules.eligible(rooms), Rooms()
+        self._burst = rules.asked.burst
+        if self._burst:
+            away = self._burst.nodes
+            self._live = sum(lasting.values())
+            self._home = at_home(away, lasting)
+            self.rest = {name: room for name, room in self.first.items() if name in away}
+            self.first = {name: room for name, room in self.first.items() if name not in away}
+
+    def first_most(self, count: int) -> int:
+        return max(0, self._burst.after - self._home) if self._burst else count
+
+    def goes_on(self, placed: int) -> bool:
+        return self._burst is not None and self._live + placed >= self._burst.after
 
 
 def place(
@@ -217,90 +151,170 @@ def place(
     """
     if count <= 0:
         return []
-    rooms = eligible(rooms, ask.rules)
-    ties = {name: _tie(ask, name) for name in rooms}
-    same = {name: apart_from.get(name, 0) for name in rooms}
-    worth = _worth(rooms, ask.rules)
-    left = _left(rooms, ask, apart_from)
-    placements: list[Placement] = []
-    for state in states:
-        heap = [
-            _rank(room, ask.demand, worth.get(name, 0), same[name], ties[name])
-            for name, room in rooms.items()
-            if left.get(name, 1) > 0 and room.fits(ask.demand, state)
-        ]
-        heapq.heapify(heap)
-        while heap and len(placements) < count:
-            name = heap[0][-1]
-            room = rooms[name]
-            placements.append(_placement(room, ask, state, same[name]))
-            room.take(ask.demand, state)
-            same[name] += 1
-            if left:
-                left[name] -= 1
-            if left.get(name, 1) > 0 and room.fits(ask.demand, state):
-                rank = _rank(room, ask.demand, worth.get(name, 0), same[name], ties[name])
-                heapq.heapreplace(heap, rank)
-            else:
-                heapq.heappop(heap)
-    return placements
-
-
-def _worth(rooms: Rooms, rules: PlacementRules) -> dict[NodeName, int]:
-    """What the job's preferences make of each node; nothing when it has none."""
-    if not rules.prefer:
-        return {}
-    return {name: preference(rules, room.labels or {}) for name, room in rooms.items()}
-
-
-def _left(rooms: Rooms, ask: Ask, apart_from: Mapping[NodeName, int]) -> dict[NodeName, int]:
-    """How many more each node may have by the job's own limit; nothing when there is none."""
-    limit = ask.rules.max_per_node
-    if not limit:
-        return {}
     there = apart_from if ask.there is None else ask.there
-    return {name: limit - there.get(name, 0) for name in rooms}
+    stages = Stages(ask.rules, rooms, there if ask.lasting is None else ask.lasting)
+    fit = _Fit(ask, apart_from, there)
+    fit.fill(stages.first, min(count, stages.first_most(count)), states)
+    if stages.goes_on(len(fit.placements)):
+        fit.is_beyond = True
+        fit.fill(stages.rest, count - len(fit.placements), states)
+    return fit.placements
 
 
-def _tie(ask: Ask, node: NodeName) -> bytes:
-    text = f"{ask.job.namespace}/{ask.job.name}\0{ask.version}\0{node}"
-    return blake2b(text.encode(), digest_size=8).digest()
+def ranked(
+    rooms: Rooms, ask: Ask, apart_from: Mapping[NodeName, int]
+) -> list[tuple[NodeName, tuple[tuple[str, float], ...]]]:
+    """These rooms in the order in which `place` would choose them for one, with what counted."""
+    fit = _Fit(ask, apart_from, apart_from if ask.there is None else ask.there)
+
+    def rank(room: Room) -> Rank:
+        name = room.node
+        worth = -ask.rules.worth(name)
+        return (worth, *fit._crowd(name), *fit._heat(room), _tie(ask, name), name)
+
+    return [(room.node, fit.terms(room)) for room in sorted(rooms.values(), key=rank)]
 
 
-def _rank(room: Room, demand: Demand, worth: int, same: int, tie: bytes) -> Rank:
-    """The smallest is the best."""
-    tenths_times_limit = 10 * (room.memory_promised + demand.memory_bytes)
-    limit = max(1, room.memory_limit)
-    if tenths_times_limit <= TARGET_TENTHS * limit:
-        return -worth, same, 0, -(tenths_times_limit // limit), tie, room.node
-    return -worth, same, 1, tenths_times_limit // limit, tie, room.node
+class _Fit:
+    """The instances of one ask, being placed."""
 
+    def __init__(
+        self, ask: Ask, apart_from: Mapping[NodeName, int], there: Mapping[NodeName, int]
+    ) -> None:
+        self.ask = ask
+        self.placements: list[Placement] = []
+        self.is_beyond = False  # home has as many as it takes, and the burst has begun
+        self._same = dict(apart_from)
+        self._there = there
+        self._limit = ask.rules.asked.max_per_node
+        self._groups = ask.rules.groups
+        self._alike: Counter[str] = Counter()  # of the job, by the label that it spreads over
+        for node, number in apart_from.items():
+            self._alike[self._groups.get(node, "")] += number
 
-def _placement(room: Room, ask: Ask, state: SlotState, same: int) -> Placement:
-    after = (room.memory_promised + ask.demand.memory_bytes) / max(1, room.memory_limit)
-    wishes = [rule for rule in ask.rules.prefer if matches(rule, room.labels or {})]
-    preferred = (("preferred", float(preference(ask.rules, room.labels or {}))),)
-    liked = f", and {' and '.join(map(spelled, wishes))} as preferred" if wishes else ""
-    return Placement(
-        node=room.node,
-        state=state,
-        reason=_reason(room, ask, state, same) + liked,
-        score=(
-            *(preferred if ask.rules.prefer else ()),
+    def fill(self, rooms: Rooms, count: int, states: Sequence[SlotState]) -> None:
+        """Place up to ``count`` of them in these rooms."""
+        demand = self.ask.demand
+        ties = {name: _tie(self.ask, name) for name in rooms}
+        worth, left = self._worth(rooms), self._left(rooms)
+        until = len(self.placements) + count
+
+        def rank(room: Room) -> Rank:
+            name = room.node
+            if self.ask.is_tight:
+                return (0, 0, 0, 0, room.memory_left(), self._same.get(name, 0), ties[name], name)
+            return (-worth.get(name, 0), *self._crowd(name), *self._heat(room), ties[name], name)
+
+        for state in states:
+            heap = [
+                rank(room)
+                for name, room in rooms.items()
+                if left.get(name, 1) > 0 and room.fits(demand, state)
+            ]
+            heapq.heapify(heap)
+            while heap and len(self.placements) < until:
+                room = rooms[heap[0][-1]]
+                if self._groups and (now := rank(room)) != heap[0]:
+                    heapq.heapreplace(heap, now)  # others of its group were placed since
+                    continue
+                self._take(room, state)
+                if left:
+                    left[room.node] -= 1
+                if left.get(room.node, 1) > 0 and room.fits(demand, state):
+                    heapq.heapreplace(heap, rank(room))
+                else:
+                    heapq.heappop(heap)
+
+    def _worth(self, rooms: Rooms) -> dict[NodeName, int]:
+        """What the wishes make of each node; nothing when there are none."""
+        rules = self.ask.rules
+        return {name: rules.worth(name) for name in rooms} if rules.wishes else {}
+
+    def _left(self, rooms: Rooms) -> dict[NodeName, int]:
+        """How many more each node may have by the job's own limit; nothing when there is none."""
+        limit, there = self._limit, self._there
+        return {name: limit - there.get(name, 0) for name in rooms} if limit else {}
+
+    def _crowd(self, node: NodeName) -> tuple[int, int]:
+        """How many of the job are on alike nodes, and on this one."""
+        alike = self._alike[self._groups[node]] if node in self._groups else 0
+        same, wanted = self._same.get(node, 0), self.ask.wanted
+        return alike, same * TENTHS // wanted if wanted > TENTHS else same
+
+    def _heat(self, room: Room) -> tuple[int, int, int]:
+        """Below the target the fullest is best, beyond it the emptiest; then the least busy."""
+        used = room.memory_promised + self.ask.demand.memory_bytes
+        limit = max(1, room.memory_limit)
+        tenths = 10 * used // limit
+        if 100 * used <= self.ask.rules.target_percent * limit:
+            return 0, -tenths, room.load
+        return 1, tenths, room.load
+
+    def _take(self, room: Room, state: SlotState) -> None:
+        self.placements.append(
+            Placement(
+                node=room.node,
+                state=state,
+                reason=self._reason(room, state),
+                score=self.terms(room),
+            )
+        )
+        room.take(self.ask.demand, state)
+        self._same[room.node] = self._same.get(room.node, 0) + 1
+        if self._groups:
+            self._alike[self._groups.get(room.node, "")] += 1
+
+    def terms(self, room: Room) -> tuple[tuple[str, float], ...]:
+        """Everything that counts for or against a node, in the order in which it counts."""
+        rules, after = self.ask.rules, room.memory_promised + self.ask.demand.memory_bytes
+        alike, same = self._crowd(room.node)[0], self._same.get(room.node, 0)
+        share = after / max(1, room.memory_limit)
+        return (
+            *((w.words, float(w.weight if room.node in w.nodes else 0)) for w in rules.wishes),
+            *(((f"same_{rules.asked.spread}", float(alike)),) if self._groups else ()),
             ("same_job", float(same)),
-            ("memory_after", round(after, 4)),
-            ("below_target", float(10 * after <= TARGET_TENTHS)),
-        ),
-    )
+            ("memory_after", round(share, 4)),
+            ("below_target", float(100 * share <= rules.target_percent)),
+            *cpu_term(self.ask.demand, room.cpu_promised, room.cpu_limit),
+            *((("load", float(room.load)),) if room.load else ()),
+        )
+
+    def _reason(self, room: Room, state: SlotState) -> str:
+        ask = self.ask
+        company = company_words(ask, self._same.get(room.node, 0))
+        if state is SlotState.WAITING:
+            soon = format_size(room.memory_left(state))
+            words = f"{room.node} has {company} and {soon} free once what stops there is gone"
+        else:
+            free, limit = format_size(room.memory_left()), format_size(room.memory_limit)
+            words = f"{room.node} has {company} and {free} of {limit} memory free"
+        near = [str(n.job) for n in ask.rules.asked.near if not n.weight]
+        words += f", beside {' and '.join(near)} as required" if near else ""
+        if self.is_beyond and (burst := ask.rules.asked.burst):
+            words += f", for what is above {burst.after} instances"
+        if value := self._groups.get(room.node):
+            label, alike = ask.rules.asked.spread, self._alike[value]
+            words += f", and {label} {value} has {alike} of {ask.job}"
+        liked = [w.words for w in ask.rules.wishes if room.node in w.nodes]
+        return f"{words}, and {' and '.join(liked)} as preferred" if liked else words
 
 
-def _reason(room: Room, ask: Ask, state: SlotState, same: int) -> str:
+def _tie(ask: Ask, node: NodeName) -> int:
+    """How far along the ring the node is from where the job begins."""
+    return (spot_of(node) - start_of(str(ask.job), ask.version)) % RING
+
+
+def company_words(ask: Ask, same: int) -> str:
+    """How many of the job are there already, and why that is all right."""
     if same == 0:
-        company = f"no {ask.kin} instance of {ask.job}"
-    else:
-        company = f"no more {ask.kin} instances of {ask.job} than any node with room ({same})"
-    if state is SlotState.WAITING:
-        soon = format_size(room.memory_left(state))
-        return f"{room.node} has {company} and {soon} free once what stops there is gone"
-    free, limit = format_size(room.memory_left()), format_size(room.memory_limit)
-    return f"{room.node} has {company} and {free} of {limit} memory free"
+        return f"no {ask.kin} instance of {ask.job}"
+    rules = ask.rules
+    if rules.is_particular or rules.required or rules.asked.burst or ask.wanted > TENTHS:
+        return f"{same} {ask.kin} instance{'s' * (same != 1)} of {ask.job}"
+    return f"no more {ask.kin} instances of {ask.job} than any node with room ({same})"
+
+
+def cpu_term(demand: Demand, promised: int, limit: int) -> tuple[tuple[str, float], ...]:
+    if not demand.cpu_millis or limit == UNCOUNTED:
+        return ()
+    return (("cpu_after", round((promised + demand.cpu_millis) / limit, 4)),)

@@ -34,7 +34,33 @@ def pod_of(assigned: Assigned, version: JobVersion, *, host_ip: str, api: str) -
             ("OZY_VERSION", str(assigned.version)),
             ("OZY_API", api),
             ("HOST_IP", host_ip),
+            *_pool_environment(assigned, version, api),
         ),
+    )
+
+
+def _pool_environment(
+    assigned: Assigned, version: JobVersion, api: str
+) -> tuple[tuple[str, str], ...]:
+    """By what an agent finds its pool and its own name; a job file may give others."""
+    rules = version.job.autoscale
+    if rules is None:
+        return ()
+    names = {
+        "{pool}": str(assigned.job.name),
+        "{namespace}": str(assigned.job.namespace),
+        "{slot}": str(assigned.slot),
+        "{node}": str(assigned.node),
+    }
+    agent = rules.agent_name
+    for place, name in names.items():
+        agent = agent.replace(place, name)
+    return (
+        ("POOL_ID", assigned.uid),
+        ("POOL_NAME", assigned.job.name),
+        ("POOL_TYPE", rules.kind),
+        ("API_ENDPOINT", api),
+        ("AGENT_NAME", agent),
     )
 
 

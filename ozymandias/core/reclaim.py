@@ -9,12 +9,17 @@ It is one decision with the registration, in one transaction, which compares the
 concerned: whoever places such an instance elsewhere at the same time wins or loses as a whole.
 Where more runs than is wanted or fits, system jobs come first, then the higher priority; and room
 that something of a higher priority lacks is left to it, as with everything that is placed.
+
+Where another machine had the node's name for a while, it was given work that knew nothing of these
+pods: what does not fit beside them waits until they are gone (`make_way`).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
+from ozymandias.core.apply import merged, totals
 from ozymandias.core.buckets import (
     Buckets,
     assignments_by_job,
@@ -24,11 +29,24 @@ from ozymandias.core.buckets import (
     per_node,
     sort_job,
 )
-from ozymandias.core.placement import Room
-from ozymandias.core.system import why_not
-from ozymandias.model.instance import SlotState
+from ozymandias.core.placement import most_that_fit
+from ozymandias.core.pods import pod_id
+from ozymandias.core.rooms import NOW, Room, cpu_limit
+from ozymandias.core.rules import rules_of
+from ozymandias.core.system import why_not_for
+from ozymandias.core.vacate import fits_held
+from ozymandias.model.instance import (
+    Assigned,
+    Assignment,
+    Group,
+    InstanceId,
+    Slots,
+    SlotState,
+    instances_of,
+)
 from ozymandias.model.job import Job, JobKey, JobRecord, NetworkMode
 from ozymandias.model.node import Demand, Node
+from ozymandias.model.plan import Edit
 from ozymandias.model.pod import PodId
 from ozymandias.model.snapshot import Snapshot
 
@@ -48,23 +66,75 @@ def reclaim(
     for pod in sorted(running & set(strangers)):
         if twice[pod.instance] == 1:  # else another run of the same instance has to go first
             found.setdefault(pod.key, []).append(pod)
+    snapshot = replace(snapshot, nodes={**snapshot.nodes, node.name: node})
     keys = _lacking(snapshot, found)
     assignments = assignments_by_job(snapshot, keys)
-    taken: set[PodId] = set()
+    taken: dict[PodId, Edit] = {}
     left: list[tuple[int, Demand, int]] = []  # priority, and what of it is still nowhere
     for record, job in _most_urgent_first(snapshot, keys):
         left = [(p, d, n) for p, d, n in left if p <= job.priority or _set_aside(room, d, n)]
         buckets = sort_job(snapshot, record.key, assignments[record.key])
-        places = _places(record, job, buckets, node)
+        places = _places(snapshot, record, buckets, node, taken.values())
         used, demand = buckets.used_slots(), Demand.of(job)
         for pod in found.get(record.key, ()):
             is_missing = places > 0 and is_current(pod, record.head) and pod.slot not in used
             if is_missing and room.fits(demand, SlotState.WAITING):
                 room.take(demand, SlotState.WAITING)
-                taken.add(pod)
+                taken[pod] = _taken(pod, node, demand)
                 places -= 1
         left.append((job.priority, demand, places))
     return frozenset(taken)
+
+
+def make_way(
+    node: Node, assignments: Mapping[JobKey, Assignment], found: Collection[PodId]
+) -> dict[JobKey, Assignment]:
+    """The assignments of a joining node that change: what has no room yet beside its pods waits.
+
+    ``assignments`` are all that it will have, with what was ``found`` there. What is to run, was
+    not found and fits only when something found has stopped could only be given to another machine
+    of that name. Where too much is promised anyway, waiting would not end, and nothing is changed.
+    """
+    _, promised = totals(assignments.values())
+    limit = node.ledger.allocatable
+    if not promised.resources.fits_in(limit):
+        return {}
+    room = Room(
+        node=node.name,
+        memory_limit=limit.memory_bytes,
+        disk_limit=limit.disk_bytes,
+        cpu_limit=cpu_limit(limit),
+    )
+    here, stopping, absent = frozenset(found), set[InstanceId](), list[Assigned]()
+    for assigned in (a for key in sorted(assignments) for a in instances_of(assignments[key])):
+        if assigned.state is SlotState.RUNNING and pod_id(assigned) not in here:
+            absent.append(assigned)
+            continue
+        room.take(assigned.demand, assigned.state)
+        if assigned.state is SlotState.STOPPING:
+            stopping.add(assigned.instance)
+    waiting: dict[JobKey, set[PodId]] = {}
+    for assigned in absent:
+        if assigned.instance not in stopping and fits_held(room, assigned):
+            room.take(assigned.demand, SlotState.STOPPING)  # held; nobody asks what is promised
+        else:
+            waiting.setdefault(assigned.job, set()).add(pod_id(assigned))
+    return {key: _with_waiting(assignments[key], pods) for key, pods in waiting.items()}
+
+
+def _with_waiting(assignment: Assignment, pods: AbstractSet[PodId]) -> Assignment:
+    groups = (
+        Group(
+            uid=a.uid,
+            version=a.version,
+            generation=a.generation,
+            state=SlotState.WAITING if pod_id(a) in pods else a.state,
+            slots=Slots.of([a.slot]),
+            demand=a.demand,
+        )
+        for a in instances_of(assignment)
+    )
+    return Assignment(node=assignment.node, job=assignment.job, groups=merged(groups))
 
 
 def _set_aside(room: Room, demand: Demand, count: int) -> bool:
@@ -98,16 +168,38 @@ def _most_urgent_first(
             yield record, record.current.job
 
 
-def _places(record: JobRecord, job: Job, buckets: Buckets, node: Node) -> int:
+def _taken(pod: PodId, node: Node, demand: Demand) -> Edit:
+    """What it comes to that a pod goes on: its neighbours have to bear with it."""
+    return Edit(
+        node=node.name,
+        job=pod.key,
+        slot=pod.slot,
+        uid=pod.uid,
+        version=pod.version,
+        generation=pod.generation,
+        before=None,
+        after=SlotState.RUNNING,
+        demand=demand,
+        reason="it goes on as it runs",
+    )
+
+
+def _places(
+    snapshot: Snapshot, record: JobRecord, buckets: Buckets, node: Node, taken: Iterable[Edit]
+) -> int:
     """How many instances are wanted that are nowhere, and may be on this node."""
-    if why_not(node, job):
+    assert record.current is not None
+    job = record.current.job
+    if why_not_for(node, job, snapshot.settings):
         return 0
     if job.network is NetworkMode.HOST and not node.ledger.allows_host_network:
         return 0
-    here = per_node(buckets.live)[node.name]
+    there = per_node(buckets.live)
     if is_system(record):
-        return 0 if here else 1
+        return 0 if there[node.name] else 1
     if not node.ledger.takes_work:
         return 0  # given up, it is new work, and a cordoned node gets none
-    missing, limit = record.head.wanted - len(buckets.live), job.placement.max_per_node
-    return min(missing, limit - here) if limit else missing
+    missing, rules = record.head.wanted - len(buckets.live), rules_of(snapshot, job, taken)
+    # Room is looked at by the caller; here it is only what the rules allow.
+    only = {node.name: Room.of(node)}
+    return most_that_fit(only, Demand(), max(0, missing), NOW, rules=rules, there=there)

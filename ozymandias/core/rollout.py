@@ -5,13 +5,14 @@ goes; never more than one above what is wanted. Where there is no room, stop-fir
 stops and the new one waits in its place, promised but not yet running. Old instances that carry no
 traffic are replaced without waiting for anybody's health. Volumes that are kept stay with their
 slot and node, and so does the instance: stop-first, in place. A job that can't go on never holds up
-another, and its old instances keep running.
+another, and its old instances keep running. In a freeze window nothing is replaced, unless the
+change says why it must be, or a node is drained: what is on it is replaced elsewhere.
 
 The order of the questions in `next_step` is the policy. It only ever replaces old by new, so it
 comes to an end; a new version that never gets healthy leaves all but one old instance in place.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ozymandias.core.buckets import (
@@ -23,40 +24,45 @@ from ozymandias.core.buckets import (
     per_node,
     sort_job,
 )
+from ozymandias.core.budget import floor_of
 from ozymandias.core.choice import surplus_first
 from ozymandias.core.drain import WAITS, jobs_on_drained, keeps_volumes
 from ozymandias.core.edits import new_instance, step, stop
-from ozymandias.core.placement import (
-    NO_RULES,
-    NOW_OR_SOON,
-    Ask,
-    Placement,
-    Room,
-    Rooms,
-    eligible,
-    place,
-    rooms_of,
-)
+from ozymandias.core.freeze import holds_back
+from ozymandias.core.moves import moving_jobs
+from ozymandias.core.placement import Ask, Placement, place
+from ozymandias.core.rooms import NOW_OR_SOON, Room, Rooms, rooms_of
+from ozymandias.core.rules import NO_RULES, Rules, rules_of
+from ozymandias.core.shed import jobs_leaving
 from ozymandias.model.instance import Assigned, SlotState
-from ozymandias.model.job import JobHead, JobKey, JobRecord, OnPartition, PlacementRules
+from ozymandias.model.job import JobHead, JobKey, JobRecord, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.snapshot import Snapshot
 
 
-def plan_rollout(snapshot: Snapshot) -> Plan | None:
-    """One step for every job that has instances to replace, or more of them than wanted."""
+def plan_rollout(snapshot: Snapshot, now: float | None = None) -> Plan | None:
+    """One step for every job that has instances to replace, or more of them than wanted.
+
+    ``now`` is the wall clock, by which freeze windows go; None: as if there were none.
+    """
     seen = census(snapshot)
-    moving = jobs_on_drained(snapshot)  # those have more than wanted for a while, on purpose
+    drained = jobs_on_drained(snapshot)
+    # Those have more than wanted for a while, on purpose.
+    moving = drained | jobs_leaving(snapshot) | set(moving_jobs(snapshot))
     keys = sorted(
         key
         for key, record in snapshot.jobs.items()
-        if not record.head.deleting
-        and not is_system(record)
-        and (
-            key in seen.outdated
-            or (seen.live.get(key, 0) > record.head.wanted and key not in moving)
+        if (
+            (key in seen.outdated and not _waits(snapshot, record, now, drained))
+            or (
+                key not in seen.outdated
+                and seen.live.get(key, 0) > record.head.wanted
+                and key not in moving
+            )
         )
+        and not record.head.deleting
+        and not is_system(record)
     )
     if not keys:
         return None
@@ -65,11 +71,25 @@ def plan_rollout(snapshot: Snapshot) -> Plan | None:
     edits: list[Edit] = []
     names: list[str] = []
     for key in keys:
-        rolling = rolling_of(snapshot.jobs[key], sort_job(snapshot, key, assignments[key]))
+        buckets = sort_job(snapshot, key, assignments[key])
+        rolling = rolling_of(snapshot, snapshot.jobs[key], buckets, edits)
         if steps := next_step(rolling, rooms):
             edits += steps
             names.append(f"{key} to version {rolling.head.version}")
-    return Plan(reason="rollout of " + ", ".join(names), edits=tuple(edits)) if edits else None
+    if not edits:
+        return None
+    reason = "rollout of " + ", ".join(names)
+    return Plan(reason=reason, edits=tuple(edits), heeds_settings=now is not None)
+
+
+def _waits(
+    snapshot: Snapshot, record: JobRecord, now: float | None, drained: frozenset[JobKey]
+) -> bool:
+    """A drain is an operator's own word, and old instances leave a drained node by a rollout.
+
+    Pressure and moves are nobody's word, and need none: what is shed is stopped as it is.
+    """
+    return record.key not in drained and holds_back(snapshot.settings, record.head, now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +102,8 @@ class Rolling:
     buckets: Buckets
     keeps: bool = False  # it has volumes that outlive their instance, each on its node
     is_exclusive: bool = False  # it must never run twice: stop-first
-    min_available: int = 0
-    rules: PlacementRules = NO_RULES
+    floor: int = 0  # healthy ones that must stay
+    rules: Rules = NO_RULES
 
     @property
     def ask(self) -> Ask:
@@ -92,15 +112,16 @@ class Rolling:
             job=self.key,
             version=self.head.version,
             demand=self.demand,
+            wanted=self.head.wanted,
             kin="new",
             rules=self.rules,
             there=per_node(self.buckets.live),
+            lasting=per_node(self.buckets.current),
         )
 
     def is_full(self, node: NodeName) -> bool:
         """Whether a node has as many new instances as one may have; the old ones there leave."""
-        limit = self.rules.max_per_node
-        return 0 < limit <= per_node(self.buckets.current)[node]
+        return bool(self.rules.why_not(node, per_node(self.buckets.current)))
 
     def in_place_of(self, old: Assigned) -> Ask:
         """Where an old one leaves, the others there that are to leave count as little as it."""
@@ -111,11 +132,12 @@ class Rolling:
     @property
     def spare(self) -> int:
         """How many healthy instances may be stopped before a new one is healthy."""
-        healthy = len(self.buckets.ready) + len(self.buckets.serving)
-        return healthy - min(self.min_available, self.head.wanted)
+        return len(self.buckets.ready) + len(self.buckets.serving) - self.floor
 
 
-def rolling_of(record: JobRecord, buckets: Buckets) -> Rolling:
+def rolling_of(
+    snapshot: Snapshot, record: JobRecord, buckets: Buckets, decided: Iterable[Edit] = ()
+) -> Rolling:
     return Rolling(
         key=record.key,
         head=record.head,
@@ -123,8 +145,8 @@ def rolling_of(record: JobRecord, buckets: Buckets) -> Rolling:
         buckets=buckets,
         keeps=keeps_volumes(record.current.job) if record.current else False,
         is_exclusive=bool(record.current and record.current.job.on_partition is OnPartition.STOP),
-        min_available=record.current.job.min_available if record.current else 0,
-        rules=record.current.job.placement if record.current else NO_RULES,
+        floor=floor_of(record.current.job, record.head.wanted) if record.current else 0,
+        rules=rules_of(snapshot, record.current.job, decided) if record.current else NO_RULES,
     )
 
 
@@ -133,7 +155,7 @@ def next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
     buckets = rolling.buckets
     if rolling.demand is None:
         return []
-    rooms = eligible(rooms, rolling.rules)
+    rooms = rolling.rules.eligible(rooms)
     if buckets.stale:
         return list(_swap_stale(rolling, rooms))
     surplus = len(buckets.live) - rolling.head.wanted
@@ -153,8 +175,12 @@ def next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
 
 
 def _swap_stale(rolling: Rolling, rooms: Rooms) -> Iterator[Edit]:
-    """What waits with an old version never ran: the new version waits in its place."""
+    """What waits with an old version never ran: the new one waits in its place, if it may be there.
+
+    Where it may not it is missing, and placed as whatever is missing.
+    """
     assert rolling.demand is not None
+    there = per_node(rolling.buckets.current)
     surplus = len(rolling.buckets.live) - rolling.head.wanted
     for old in rolling.buckets.stale:
         room = rooms.get(old.node)
@@ -163,7 +189,12 @@ def _swap_stale(rolling: Rolling, rooms: Rooms) -> Iterator[Edit]:
         yield step(old, None, f"version {old.version} is replaced before it ran")
         if surplus > 0:
             surplus -= 1
-        elif room and room.fits(rolling.demand, SlotState.WAITING):
+        elif (
+            room
+            and not rolling.rules.why_not(old.node, there)
+            and room.fits(rolling.demand, SlotState.WAITING)
+        ):
+            there[old.node] += 1
             room.take(rolling.demand, SlotState.WAITING)
             reason = f"takes the place of version {old.version}, which was waiting on {old.node}"
             yield _new(rolling, room, old.slot, SlotState.WAITING, reason)
@@ -173,7 +204,7 @@ def _stop_surplus(rolling: Rolling, rooms: Rooms, surplus: int) -> Iterator[Edit
     """More than wanted: an old one goes, if enough others carry the traffic without it."""
     buckets, wanted = rolling.buckets, rolling.head.wanted
     if not (buckets.serving or buckets.idle):
-        for extra, why in surplus_first(buckets, surplus):
+        for extra, why in surplus_first(buckets, surplus, burst=rolling.rules.asked.burst):
             yield _stopping(extra, rooms, f"more instances than wanted ({wanted}): {why}")
         return
     without_traffic = buckets.idle[:surplus]

@@ -54,13 +54,13 @@ class RouteChanges:
     def _changed_jobs(self, snapshot: Snapshot) -> set[JobKey]:
         seen = self._seen
         changed = _difference(seen.jobs, snapshot.jobs)
-        for node, key in _difference(seen.assignments, snapshot.assignments):
+        for node, key in seen.assigned.difference(snapshot.assigned):
             changed.add(key)
             if (node, key) in snapshot.assignments:
                 self._nodes.setdefault(key, set()).add(node)
             else:
                 self._nodes[key].discard(node)
-        changed |= {key for _, key in _difference(seen.statuses, snapshot.statuses)}
+        changed |= {key for _, key in seen.told.difference(snapshot.told)}
         for claim in _difference(seen.claims, snapshot.claims):
             changed |= self._wanting.get(claim, set())
         return changed

@@ -122,8 +122,9 @@ def _first_tcp_port(job: Job) -> int | None:
 def _healthy(snapshot: Snapshot) -> dict[JobKey, list[tuple[Assigned, str]]]:
     """Per job its instances that may get traffic, with their addresses."""
     found: dict[JobKey, list[tuple[Assigned, str]]] = defaultdict(list)
-    for (_, key), assignment in sorted(snapshot.assignments.items()):
-        found[key] += healthy_of(assignment, snapshot)
+    for _, row in sorted(snapshot.assigned.by_node.items()):
+        for key, assignment in sorted(row.items()):
+            found[key] += healthy_of(assignment, snapshot)
     return found
 
 

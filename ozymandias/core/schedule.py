@@ -11,30 +11,39 @@ What the peers do of their own accord, as far as it goes:
 
     plan_repair   nodes were lost       core/upkeep.py     plan_system   one on every node
     plan_pending  room appeared         core/upkeep.py                   core/system.py
-    plan_tidy     nothing is left       core/upkeep.py     plan_drain    a node is to be empty
-    plan_rollout  the next step of a    core/rollout.py                  core/drain.py
-                  change                                   plan_vacate   a node's pods are gone
-                                                                         core/vacate.py
-What an operator sets on a node (cordon, drain, labels) is in core/nodes.py.
+    plan_preempt  no room, but lower    core/preempt.py    plan_drain    a node is to be empty
+                  priorities have some                                   core/drain.py
+    plan_rollout  the next step of a    core/rollout.py    plan_vacate   a node's pods are gone
+                  change                                                 core/vacate.py
+    plan_tidy     nothing is left       core/upkeep.py     plan_shed     a host is under
+                                                                         pressure  core/shed.py
+Which of those goes first is said by core/arbiter.py alone. What an operator sets on a node (cordon,
+drain, labels) is in core/nodes.py.
 """
 
 from dataclasses import replace
+from itertools import islice
 
 from ozymandias import problems
+from ozymandias.core.attempt import Attempt
+from ozymandias.core.autoscale import not_by_hand, pool_of, wanted_of_pool
 from ozymandias.core.buckets import Buckets, free_slots, is_system, per_node, sort_job
 from ozymandias.core.choice import surplus_first
 from ozymandias.core.drain import drained_nodes
-from ozymandias.core.edits import new_instance, stop
-from ozymandias.core.fitting import Attempt, reject
-from ozymandias.core.labels import contradiction
-from ozymandias.core.placement import NOW_OR_SOON, Ask, place, rooms_of
+from ozymandias.core.edits import new_instance, new_run, stop
+from ozymandias.core.fitting import reject
+from ozymandias.core.placement import Ask, place
+from ozymandias.core.preempt import UNKNOWN, Lately, could_displace, place_displacing
+from ozymandias.core.rooms import NOW_OR_SOON, Rooms, rooms_of
 from ozymandias.core.routes import Names, claims_of
+from ozymandias.core.rules import contradiction_in, rules_of, unknown_neighbour
+from ozymandias.core.runs import place_runs
 from ozymandias.core.system import pending_on, rooms_for_system, tend, tending_of
 from ozymandias.core.upkeep import pending_of, plan_pending, plan_repair, plan_tidy
 from ozymandias.core.vacate import plan_vacate
 from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, JobVersion
 from ozymandias.model.node import Demand
-from ozymandias.model.plan import Edit, JobChange, Plan
+from ozymandias.model.plan import JobChange, Plan, Runs
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem
 
@@ -60,18 +69,22 @@ def plan_submit(
     submitted_by: str = "",
     submitted_at: float = 0.0,
     message: str = "",
+    lately: Lately = UNKNOWN,
+    override_freeze: str = "",
 ) -> Plan | Problem:
     """Create the job, or change it to this; an unchanged job gives an empty plan.
 
-    A new job is placed at once and as a whole. A changed one gets a new version, if all of it
-    would fit in place of the old; `plan_rollout` then replaces instance by instance. A job that
-    differs in the number of instances only is scaled.
+    A new job is placed at once and as a whole, if need be at the cost of lower priorities
+    (`core/preempt.py`; ``lately`` is what is known of such before). A changed one gets a new
+    version, if all of it would fit in place of the old; `plan_rollout` then replaces instance by
+    instance. A job that differs in the number of instances only is scaled. ``override_freeze`` is
+    why the replacing does not wait for the end of a freeze window.
     """
     record = snapshot.jobs.get(job.key)
     if record is not None and record.head.deleting:
         return _still_stopping(job.key)
     claims = claims_of(job, names.ingress_domain)
-    if problem := _host_taken(snapshot, job.key, claims) or _against_itself(job):
+    if problem := _host_taken(snapshot, job.key, claims) or _against_itself(snapshot, job):
         return problem
     version = JobVersion(
         uid=record.head.uid if record else uid,
@@ -80,28 +93,34 @@ def plan_submit(
         submitted_by=submitted_by,
         submitted_at=submitted_at,
         message=message,
+        override_freeze=override_freeze,
     )
+    is_new = record is None or record.current is None or not _is_alike(record.current.job, job)
+    if is_new and (problem := _neighbourless(snapshot, job)):
+        return problem
     if record is None:
-        plan = _new_job(snapshot, version)
-    elif record.current is None or not _is_alike(record.current.job, job):
-        plan = _changed_job(snapshot, record, version)
+        plan = _new_job(snapshot, version, lately)
+    elif is_new:
+        plan = _changed_job(snapshot, record, version, lately)
     else:
-        plan = plan_scale(snapshot, job.key, job.instances)
+        plan = _scale(snapshot, record, _wanted_after(record, job), lately)
+        if override_freeze and isinstance(plan, Plan):
+            plan = _hurried(plan, record, override_freeze)
     return plan if isinstance(plan, Problem) else _with_claims(snapshot, plan, job.key, claims)
 
 
-def _new_job(snapshot: Snapshot, version: JobVersion) -> Plan | Problem:
+def _new_job(snapshot: Snapshot, version: JobVersion, lately: Lately) -> Plan | Problem:
     job = version.job
     if job.kind is JobKind.SYSTEM:
         return _new_system_job(snapshot, version)
     head = JobHead(uid=version.uid, version=version.version, wanted=job.instances)
     # Pods of an earlier job of this name may still be stopping: their slots are not free.
-    edits = _place_all(snapshot, job, head, sort_job(snapshot, job.key))
-    if isinstance(edits, Problem):
-        return edits
-    return Plan(
+    placed = _place_all(snapshot, job, head, sort_job(snapshot, job.key), lately)
+    if isinstance(placed, Problem):
+        return placed
+    return replace(
+        placed,
         reason=f"{job.key} is new, with {_instances(job.instances)}",
-        edits=edits,
         job=JobChange(key=job.key, head=head, version=version),
     )
 
@@ -122,7 +141,9 @@ def _new_system_job(snapshot: Snapshot, version: JobVersion) -> Plan:
     )
 
 
-def _changed_job(snapshot: Snapshot, record: JobRecord, version: JobVersion) -> Plan | Problem:
+def _changed_job(
+    snapshot: Snapshot, record: JobRecord, version: JobVersion, lately: Lately
+) -> Plan | Problem:
     job = version.job
     if job.kind is JobKind.SYSTEM:
         return Plan(
@@ -130,21 +151,34 @@ def _changed_job(snapshot: Snapshot, record: JobRecord, version: JobVersion) -> 
             " node by node, healthy before the next",
             job=JobChange(
                 key=job.key,
-                head=replace(record.head, version=version.version, wanted=0),
+                head=replace(
+                    record.head,
+                    version=version.version,
+                    wanted=0,
+                    override_freeze=version.override_freeze,
+                ),
                 version=version,
             ),
         )
-    rooms = rooms_of(snapshot)
-    buckets = sort_job(snapshot, job.key)
-    for old in (*buckets.live, *buckets.stopping):
-        if room := rooms.get(old.node):
-            room.give(old.demand, old.state)
     attempt = Attempt(
-        snapshot=snapshot, job=job, demand=Demand.of(job), rooms=rooms, wanted=job.instances
+        snapshot=snapshot,
+        job=job,
+        demand=Demand.of(job),
+        rules=rules_of(snapshot, job),
+        rooms=_rooms_without(snapshot, job.key),
+        wanted=_wanted_after(record, job),
+    )
+    head = replace(
+        record.head,
+        version=version.version,
+        wanted=attempt.wanted,
+        override_freeze=version.override_freeze,
     )
     if not attempt.fits():
-        return reject(attempt)
-    head = replace(record.head, version=version.version, wanted=job.instances)
+        # What it would be at others' cost is tried in rooms of its own: a refusal tells of these.
+        rooms = _rooms_without(snapshot, job.key)
+        if not (_is_no_larger(record, job) and could_displace(snapshot, job, head, rooms, lately)):
+            return reject(attempt)
     return Plan(
         reason=f"{job.key} changes to version {version.version}: its instances are replaced"
         " one at a time, healthy before the next",
@@ -152,11 +186,47 @@ def _changed_job(snapshot: Snapshot, record: JobRecord, version: JobVersion) -> 
     )
 
 
-def plan_scale(snapshot: Snapshot, key: JobKey, instances: int) -> Plan | Problem:
+def _rooms_without(snapshot: Snapshot, key: JobKey) -> Rooms:
+    """All nodes that take work, as if nothing of this job were there."""
+    rooms = rooms_of(snapshot)
+    buckets = sort_job(snapshot, key)
+    for old in (*buckets.live, *buckets.stopping):
+        if room := rooms.get(old.node):
+            room.give(old.demand, old.state)
+    return rooms
+
+
+def _hurried(plan: Plan, record: JobRecord, why: str) -> Plan:
+    """The same file again, and this time it shall not wait for the end of a freeze window."""
+    if record.head.override_freeze == why:
+        return plan
+    change = plan.job or JobChange(key=record.key, head=record.head)
+    assert change.head is not None
+    head = replace(change.head, override_freeze=why)
+    reason = plan.reason if plan.job else f"{record.key} waits for no freeze window: {why}"
+    return replace(plan, reason=reason, job=replace(change, head=head))
+
+
+def _is_no_larger(record: JobRecord, job: Job) -> bool:
+    """Each old instance can be replaced in its place; only what is missing needs others' room."""
+    old, new = Demand.of(record.current.job) if record.current else Demand(), Demand.of(job)
+    return new.resources.fits_in(old.resources) and {*new.host_ports} <= {*old.host_ports}
+
+
+def plan_scale(
+    snapshot: Snapshot, key: JobKey, instances: int, lately: Lately = UNKNOWN
+) -> Plan | Problem:
     """More instances are placed all or not at all; fewer: those missed least are stopped."""
     record = _standing(snapshot, key)
     if isinstance(record, Problem):
         return record
+    if rules := pool_of(record):
+        return not_by_hand(key, rules)
+    return _scale(snapshot, record, instances, lately)
+
+
+def _scale(snapshot: Snapshot, record: JobRecord, instances: int, lately: Lately) -> Plan | Problem:
+    key = record.key
     if is_system(record):
         return _not_scalable(record, instances)
     if instances == record.head.wanted:
@@ -165,54 +235,67 @@ def plan_scale(snapshot: Snapshot, key: JobKey, instances: int) -> Plan | Proble
     buckets = sort_job(snapshot, key)
     surplus = len(buckets.live) - instances
     if surplus >= 0:
-        edits: tuple[Edit, ...] | Problem = tuple(
-            stop(assigned, f"{key} is scaled to {instances}: {why}")
-            for assigned, why in surplus_first(buckets, surplus, drained_nodes(snapshot))
+        burst = record.current.job.placement.burst if record.current else None
+        leaving = surplus_first(buckets, surplus, drained_nodes(snapshot), burst)
+        plan: Plan | Problem = Plan(
+            reason="",
+            edits=tuple(
+                stop(assigned, f"{key} is scaled to {instances}: {why}")
+                for assigned, why in leaving
+            ),
         )
     elif record.current is None:
         return problems.INTERNAL(f"The record of version {head.version} of {key} can't be read.")
     elif instances < record.head.wanted:
-        edits = ()  # fewer are missing than before; `plan_pending` goes on looking for room
+        plan = Plan(reason="")  # fewer are missing than before; `plan_pending` looks for room
     else:
-        edits = _place_all(snapshot, record.current.job, head, buckets)
-    if isinstance(edits, Problem):
-        return edits
-    return Plan(
+        plan = _place_all(snapshot, record.current.job, head, buckets, lately)
+    if isinstance(plan, Problem):
+        return plan
+    return replace(
+        plan,
         reason=f"{key} is scaled from {record.head.wanted} to {_instances(instances)}",
-        edits=edits,
         job=JobChange(key=key, head=head),
     )
 
 
+def _wanted_after(record: JobRecord, job: Job) -> int:
+    """A pool's number is its own: the file's is where it begins."""
+    if job.autoscale is None:
+        return job.instances
+    is_pool = pool_of(record) is not None
+    return wanted_of_pool(job.autoscale, record.head.wanted if is_pool else job.instances)
+
+
 def _place_all(
-    snapshot: Snapshot, job: Job, head: JobHead, buckets: Buckets
-) -> tuple[Edit, ...] | Problem:
+    snapshot: Snapshot, job: Job, head: JobHead, buckets: Buckets, lately: Lately
+) -> Plan | Problem:
     """Every instance that is missing, or the problem that keeps one of them from being placed."""
+    key, there = job.key, per_node(buckets.live)
+    ask = Ask.of(job, head, rules_of(snapshot, job), there)
+    demand = ask.demand
+    missing, current = head.wanted - len(buckets.live), per_node(buckets.current)
+    slots = free_slots(buckets.used_slots())
+    if runs := place_runs(snapshot.nodes, ask, missing, current):
+        found = [new_run(key, head, tuple(islice(slots, p.count)), demand, p) for p in runs]
+        return Plan(reason="", edits=Runs(found))
     attempt = Attempt(
         snapshot=snapshot,
         job=job,
-        demand=Demand.of(job),
+        demand=demand,
+        rules=ask.rules,
         rooms=rooms_of(snapshot),
         wanted=head.wanted,
         kept=len(buckets.live),
-        there=per_node(buckets.live),
-        can_change_job=job.key not in snapshot.jobs,
+        there=there,
+        can_change_job=key not in snapshot.jobs,
     )
     if not attempt.fits():
-        return reject(attempt)
-    key, demand = attempt.key, attempt.demand
-    ask = Ask(
-        job=key,
-        version=head.version,
-        demand=demand,
-        rules=job.placement,
-        there=attempt.there,
-    )
-    missing = attempt.wanted - attempt.kept
-    placed = place(attempt.rooms, ask, missing, per_node(buckets.current), NOW_OR_SOON)
+        return place_displacing(snapshot, job, head, buckets, lately) or reject(attempt)
+    placed = place(attempt.rooms, ask, missing, current, NOW_OR_SOON)
     assert len(placed) == missing, "placed fewer than fit"
-    slots = free_slots(buckets.used_slots())
-    return tuple(new_instance(key, head, next(slots), demand, p) for p in placed)
+    edits = tuple(new_instance(key, head, next(slots), demand, p) for p in placed)
+    return Plan(reason="", edits=edits)
 
 
 def plan_stop(snapshot: Snapshot, key: JobKey) -> Plan | Problem:
@@ -236,14 +319,19 @@ def plan_stop(snapshot: Snapshot, key: JobKey) -> Plan | Problem:
     )
 
 
-def plan_restart(snapshot: Snapshot, key: JobKey) -> Plan | Problem:
+def plan_restart(snapshot: Snapshot, key: JobKey, *, override_freeze: str = "") -> Plan | Problem:
     """A new generation of the same version: every instance becomes outdated and is replaced."""
     record = _standing(snapshot, key)
     if isinstance(record, Problem):
         return record
     return Plan(
         reason=f"{key} is restarted: its instances are replaced one at a time",
-        job=JobChange(key=key, head=replace(record.head, restart=record.head.restart + 1)),
+        job=JobChange(
+            key=key,
+            head=replace(
+                record.head, restart=record.head.restart + 1, override_freeze=override_freeze
+            ),
+        ),
     )
 
 
@@ -270,8 +358,21 @@ def _not_scalable(record: JobRecord, instances: int) -> Plan | Problem:
     )
 
 
-def _against_itself(job: Job) -> Problem | None:
-    against = contradiction(job.placement.require)
+def _neighbourless(snapshot: Snapshot, job: Job) -> Problem | None:
+    other = unknown_neighbour(snapshot, job)
+    if other is None:
+        return None
+    return problems.NEIGHBOUR_NOT_FOUND(
+        f"{job.key} is to be near {other}, and there is no such job.",
+        hint=f"Submit {other} first, or give it a weight: then it is preferred only.",
+        job=job.name,
+        namespace=job.namespace,
+        neighbour=str(other),
+    )
+
+
+def _against_itself(snapshot: Snapshot, job: Job) -> Problem | None:
+    against = contradiction_in(snapshot, job)
     if not against:
         return None
     return problems.does_not_fit(
@@ -320,7 +421,10 @@ def _host_taken(snapshot: Snapshot, key: JobKey, claims: frozenset[str]) -> Prob
 
 def _with_claims(snapshot: Snapshot, plan: Plan, key: JobKey, claims: frozenset[str]) -> Plan:
     """The plan, which also takes the job's hosts and gives up those it no longer names."""
-    owned = frozenset(c for c, owner in snapshot.claims.items() if owner == key)
+    if key in snapshot.jobs:
+        owned = frozenset(c for c, owner in snapshot.claims.items() if owner == key)
+    else:
+        owned = frozenset()  # who stops a job gives up all that it had
     if owned == claims:
         return plan
     change = plan.job or JobChange(key=key, head=snapshot.jobs[key].head)

@@ -19,14 +19,19 @@ from ozymandias.core.buckets import (
     is_system,
     sort_job,
 )
+from ozymandias.core.budget import budget_of
 from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.fitting import describe, needs, shortfall
+from ozymandias.core.freeze import holds_back
 from ozymandias.core.labels import spelled, unmet
-from ozymandias.core.placement import Placement, Room, Rooms
+from ozymandias.core.placement import Placement
+from ozymandias.core.rooms import Room, Rooms
+from ozymandias.core.rules import outside, pools_of
 from ozymandias.model.instance import Assigned, SlotState
-from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, NetworkMode
+from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, NetworkMode
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit, Pending, Plan
+from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import format_size
 
@@ -46,26 +51,40 @@ class Tending:
     ready: frozenset[Assigned]
     serving: frozenset[Assigned]
     spare: int  # healthy ones that may be stopped; fewer with each that is
+    is_frozen: bool = False  # nothing is replaced now
 
 
-def tending_of(snapshot: Snapshot, record: JobRecord, buckets: Buckets, rooms: Rooms) -> Tending:
+def tending_of(
+    snapshot: Snapshot,
+    record: JobRecord,
+    buckets: Buckets,
+    rooms: Rooms,
+    now: float | None = None,
+) -> Tending:
     assert record.current is not None, "a job that can't be read is not known to be a system job"
+    job = record.current.job
+    # Nodes are counted only where that number is asked for.
+    wanted = wanted_of(snapshot, record) if job.min_available_percent else record.head.wanted
     return Tending(
         snapshot=snapshot,
         head=record.head,
-        job=record.current.job,
-        demand=Demand.of(record.current.job),
+        job=job,
+        demand=Demand.of(job),
         buckets=buckets,
         rooms=rooms,
         current=frozenset(buckets.current),
         ready=frozenset(buckets.ready),
         serving=frozenset(buckets.serving),
-        spare=len(buckets.ready) + len(buckets.serving) - record.current.job.min_available,
+        spare=budget_of(job, wanted, buckets).spare,
+        is_frozen=holds_back(snapshot.settings, record.head, now),
     )
 
 
-def plan_system(snapshot: Snapshot) -> Plan | None:
-    """The next step of every system job: come, go, or be replaced."""
+def plan_system(snapshot: Snapshot, now: float | None = None) -> Plan | None:
+    """The next step of every system job: come, go, or be replaced.
+
+    ``now`` is the wall clock, by which freeze windows go; None: as if there were none.
+    """
     keys = _system_jobs(snapshot)
     if not keys:
         return None
@@ -76,7 +95,7 @@ def plan_system(snapshot: Snapshot) -> Plan | None:
     for key in keys:
         record = snapshot.jobs[key]
         buckets = sort_job(snapshot, key, assignments[key])
-        tending = tending_of(snapshot, record, buckets, rooms)
+        tending = tending_of(snapshot, record, buckets, rooms, now)
         steps = tend(tending)
         edits += steps
         pending += pending_on(tending, frozenset(e.node for e in steps if e.before is None))
@@ -84,15 +103,20 @@ def plan_system(snapshot: Snapshot) -> Plan | None:
         return None
     names = ", ".join(sorted({str(edit.job) for edit in edits}))
     return Plan(
-        reason=f"one on every matching node: {names}", edits=tuple(edits), pending=tuple(pending)
+        reason=f"one on every matching node: {names}",
+        edits=tuple(edits),
+        pending=tuple(pending),
+        heeds_settings=now is not None,
     )
 
 
 def _system_jobs(snapshot: Snapshot) -> list[JobKey]:
     found = [
-        (-record.current.job.priority, key)
+        (-current.job.priority, key)
         for key, record in snapshot.jobs.items()
-        if record.current is not None and is_system(record) and not record.head.deleting
+        if (current := record.current) is not None
+        and current.job.kind is JobKind.SYSTEM
+        and not record.head.deleting
     ]
     return [key for _, key in sorted(found)]
 
@@ -106,6 +130,19 @@ def rooms_for_system(snapshot: Snapshot) -> Rooms:
     }
 
 
+def keep_places(snapshot: Snapshot, rooms: Rooms) -> None:
+    """Where a system job's last instance is still stopping, its next one's room is kept free."""
+    for key in _system_jobs(snapshot):
+        tending = tending_of(snapshot, snapshot.jobs[key], sort_job(snapshot, key), rooms)
+        live = {a.node for a in tending.buckets.live}
+        for name in {a.node for a in tending.buckets.stopping} - live:
+            node, room = snapshot.nodes.get(name), rooms.get(name)
+            if node is None or room is None or why_not(snapshot, name, tending.job):
+                continue
+            if _is_allowed(node, tending.job) and room.fits(tending.demand, SlotState.WAITING):
+                room.take(tending.demand, SlotState.WAITING)
+
+
 def wanted_of(snapshot: Snapshot, record: JobRecord) -> int:
     """How many instances there are to be: the head's number, or that of the matching nodes."""
     if record.current is None or not is_system(record) or record.head.deleting:
@@ -115,16 +152,27 @@ def wanted_of(snapshot: Snapshot, record: JobRecord) -> int:
 
 def matching(snapshot: Snapshot, job: Job) -> int:
     """How many nodes a system job is for."""
-    return sum(1 for node in snapshot.nodes.values() if node.is_alive and not why_not(node, job))
+    return sum(
+        1
+        for name, node in snapshot.nodes.items()
+        if node.is_alive and not why_not(snapshot, name, job)
+    )
 
 
-def why_not(node: Node, job: Job) -> str:
+def why_not(snapshot: Snapshot, name: NodeName, job: Job) -> str:
     """Why a node is none of those that a system job is for; empty if it is one."""
+    return why_not_for(snapshot.nodes[name], job, snapshot.settings)
+
+
+def why_not_for(node: Node, job: Job, settings: Settings) -> str:
+    """The same of a node that may not be part of the cluster yet."""
+    labels = node.ledger.all_labels
     if node.ledger.drain:
         return "is being drained"
-    if rule := unmet(job.placement.require, node.ledger.all_labels):
+    if rule := unmet(job.placement.require, labels):
         return f"is without label {spelled(rule)}"
-    return ""
+    reason = outside(pools_of(settings, job.namespace, is_hard=True), labels)
+    return f"is {reason}" if reason else ""
 
 
 def _is_allowed(node: Node, job: Job) -> bool:
@@ -147,9 +195,13 @@ def tend(tending: Tending) -> list[Edit]:
         here = live.get(name, [])
         if not node.is_alive:
             continue  # what is to be done about it, repair does
-        reason = why_not(node, tending.job)
+        reason = why_not(tending.snapshot, name, tending.job)
         if reason and not _stays_for_others(tending, node):
-            edits += [_stop(tending, a, f"{node.name} {reason}") for a in here]
+            edits += [
+                _stop(tending, a, f"{node.name} {reason}")
+                for a in here
+                if _may_go(tending, a, node)
+            ]
         elif any(a in tending.current for a in here):
             edits += _only_one(tending, here)
         elif reason:
@@ -162,12 +214,20 @@ def tend(tending: Tending) -> list[Edit]:
             edits.append(
                 new_instance(tending.job.key, tending.head, next(slots), demand, placed, why)
             )
-    return edits + _replace(tending, to_replace)
+    return edits if tending.is_frozen else edits + _replace(tending, to_replace)
 
 
 def _stays_for_others(tending: Tending, node: Node) -> bool:
     """A node that is drained keeps its own until the others have left."""
     return bool(node.ledger.drain) and not only_system_left(tending.snapshot, node.name)
+
+
+def _may_go(tending: Tending, assigned: Assigned, node: Node) -> bool:
+    """That a new version does not want it there is a part of the rollout, which a freeze holds up.
+
+    Not where the node is drained, nor where it was the node that changed.
+    """
+    return not tending.is_frozen or bool(node.ledger.drain) or assigned in tending.current
 
 
 def _stop(tending: Tending, assigned: Assigned, reason: str) -> Edit:
@@ -183,8 +243,7 @@ def only_system_left(snapshot: Snapshot, name: NodeName) -> bool:
     """
     return all(
         (record := snapshot.jobs.get(key)) is not None and is_system(record)
-        for node, key in snapshot.assignments
-        if node == name
+        for key in snapshot.on(name)
     )
 
 
@@ -313,7 +372,7 @@ def pending_on(tending: Tending, placed: frozenset[NodeName] = frozenset()) -> I
     lacking = [
         node
         for name, node in sorted(tending.snapshot.nodes.items())
-        if node.is_alive and name not in there and not why_not(node, tending.job)
+        if node.is_alive and name not in there and not why_not(tending.snapshot, name, tending.job)
     ]
     if lacking:
         reasons = "; ".join(_why_missing(tending, node) for node in lacking)

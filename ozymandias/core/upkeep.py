@@ -4,10 +4,14 @@ These go as far as they can: what does not fit stays pending, with its reason, u
 Higher priority comes first; among equals the most starved job (the smallest part of what it wants
 is live), so that after a loss a job with nothing left is served before one that lacks an instance
 of ten; then by name. System jobs are not placed here: `core/system.py`.
+
+Where something stays pending, all is tried again in other ways (`core/ways.py`), and what places
+most is done: neither preferences nor the order of names ever cost an instance its place.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 
 from ozymandias.core.buckets import (
     Buckets,
@@ -21,16 +25,23 @@ from ozymandias.core.buckets import (
 )
 from ozymandias.core.edits import new_instance, step
 from ozymandias.core.fitting import describe, needs, shortfall
-from ozymandias.core.placement import NOW, RUNNING, Ask, Room, Rooms, most_that_fit, place, rooms_of
-from ozymandias.core.system import pending_system
+from ozymandias.core.placement import Ask, most_that_fit, place
+from ozymandias.core.rescue import by_version, moved_in_runs
+from ozymandias.core.rooms import NOW, RUNNING, Room, Rooms, rooms_of
+from ozymandias.core.rules import Rules, rules_of
+from ozymandias.core.system import keep_places, pending_system
+from ozymandias.core.ways import JOBS_MAX, Starved, Way, ordered
 from ozymandias.model.instance import Assigned, SlotState, instances_of
 from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, JobChange, Pending, Plan
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Pair
 from ozymandias.problems import NodeShortfall
 
 VERSIONS_KEPT = 20
+LOST_AT_ONCE = 800  # instances that one plan moves: each may touch a node and a job of its own
+LOST_IN_RUNS = 2000  # that it moves where they do not
 
 
 # Pending ------------------------------------------------------------------------------------------
@@ -39,58 +50,124 @@ VERSIONS_KEPT = 20
 def plan_pending(snapshot: Snapshot) -> Plan | None:
     """Place what is wanted and not live, as far as there is room now."""
     live = census(snapshot).live
-    keys = _starved_first(snapshot, live)
-    if not keys:
+    starved = _starved_first(snapshot, live)
+    if not starved:
         return None
-    rooms = rooms_of(snapshot)
-    assignments = assignments_by_job(snapshot, keys)
-    edits: list[Edit] = []
-    pending: list[Pending] = []
-    for key in keys:
-        record = snapshot.jobs[key]
-        missing = record.head.wanted - live.get(key, 0)
-        buckets = sort_job(snapshot, key, assignments[key])
-        placed = _place_missing(record, buckets, rooms, missing, "room appeared: ")
-        edits += placed
-        if len(placed) < missing:
-            there = per_node(buckets.live)
-            there.update(edit.node for edit in placed)
-            pending.append(_pending(snapshot, record, missing - len(placed), rooms, there))
-    if not edits:
+    assignments = assignments_by_job(snapshot, [s.key for s in starved])
+
+    def attempt(way: Way) -> Filling:
+        rooms = rooms_of(snapshot)
+        keep_places(snapshot, rooms)
+        filling = Filling(snapshot=snapshot, rooms=rooms, way=way)
+        for key in ordered(starved, way, rooms):
+            record = snapshot.jobs[key]
+            missing = record.head.wanted - live.get(key, 0)
+            buckets = sort_job(snapshot, key, assignments[key])
+            placed = _place_missing(filling, record, buckets, missing, "room appeared: ")
+            filling.edits += placed
+            if len(placed) < missing:
+                there = per_node(buckets.live)
+                there.update(edit.node for edit in placed)
+                filling.lack(record, missing - len(placed), there)
+        return filling
+
+    filling = _best(attempt)
+    if not filling.edits:
         return None
     return Plan(
-        reason=f"room appeared for {_names(edits)}", edits=tuple(edits), pending=tuple(pending)
+        reason=f"room appeared for {_names(filling.edits)}",
+        edits=tuple(filling.edits),
+        pending=tuple(filling.pending),
     )
 
 
-def _starved_first(snapshot: Snapshot, live: Mapping[JobKey, int]) -> list[JobKey]:
+@dataclass(slots=True, kw_only=True)
+class Filling:
+    """A plan for several jobs while it is being made."""
+
+    snapshot: Snapshot
+    rooms: Rooms
+    way: Way
+    edits: list[Edit] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
+    jobs: set[JobKey] = field(default_factory=set)
+    is_particular: bool = False  # somebody had preferences
+
+    def ask(self, job: Job, head: JobHead, there: Mapping[NodeName, int]) -> Ask:
+        rules = rules_of(self.snapshot, job, self.edits)
+        self.jobs.add(job.key)
+        self.is_particular |= rules.is_particular
+        if self.way is not Way.AS_LIKED:
+            rules = rules.without_wishes()
+        return replace(Ask.of(job, head, rules, there), is_tight=self.way.is_tight)
+
+    def lack(
+        self, record: JobRecord, count: int, there: Mapping[NodeName, int] | None = None
+    ) -> None:
+        pending = _pending(self.snapshot, record, count, self.rooms, there, self.edits)
+        self.pending.append(pending)
+
+    def ways_left(self) -> Iterator[Way]:
+        """Other ways that could place more than this one did."""
+        if not (self.pending and self.placed()):
+            return  # all are placed; or there is no room for anybody, which no order changes
+        if self.is_particular:
+            yield Way.PLAIN
+        if 1 < len(self.jobs) <= JOBS_MAX:
+            yield from (Way.SMALL, Way.SMALL_TIGHT, Way.LARGE_TIGHT)
+
+    def placed(self) -> list[tuple[int, int]]:
+        """How many are placed of each priority, the highest first: more is better."""
+        found: Counter[int] = Counter()
+        for edit in self.edits:
+            record = self.snapshot.jobs.get(edit.job)
+            if edit.before is None and record and record.current:
+                found[record.current.job.priority] += 1
+        return sorted(found.items(), reverse=True)
+
+
+def _best(attempt: Callable[[Way], Filling]) -> Filling:
+    """What places most; of ways that place as many, the first."""
+    best = attempt(Way.AS_LIKED)
+    for way in tuple(best.ways_left()):
+        other = attempt(way)
+        if other.placed() > best.placed():
+            best = other
+        if not best.pending:
+            break
+    return best
+
+
+def starved_first(snapshot: Snapshot, live: Mapping[JobKey, int]) -> list[JobKey]:
+    """Those that lack instances, as they are to be served."""
+    return [starved.key for starved in _starved_first(snapshot, live)]
+
+
+def _starved_first(snapshot: Snapshot, live: Mapping[JobKey, int]) -> list[Starved]:
     """The jobs that lack instances and are known well enough to be given some."""
-    starved = [
-        (-record.current.job.priority, live.get(key, 0) / record.head.wanted, key)
+    return sorted(
+        Starved(
+            -record.current.job.priority,
+            live.get(key, 0) / record.head.wanted,
+            key,
+            record.current.job,
+        )
         for key, record in snapshot.jobs.items()
         if live.get(key, 0) < record.head.wanted
         and not record.head.deleting
         and record.current is not None
         and not is_system(record)
-    ]
-    return [key for _, _, key in sorted(starved)]
+    )
 
 
 def _place_missing(
-    record: JobRecord, buckets: Buckets, rooms: Rooms, missing: int, why: str
+    filling: Filling, record: JobRecord, buckets: Buckets, missing: int, why: str
 ) -> list[Edit]:
     assert record.current is not None
-    demand = Demand.of(record.current.job)
-    ask = Ask(
-        job=record.key,
-        version=record.head.version,
-        demand=demand,
-        rules=record.current.job.placement,
-        there=per_node(buckets.live),
-    )
-    placed = place(rooms, ask, missing, per_node(buckets.current), NOW)
-    slots = free_slots(buckets.used_slots())
-    return [new_instance(record.key, record.head, next(slots), demand, p, why) for p in placed]
+    ask = filling.ask(record.current.job, record.head, per_node(buckets.live))
+    placed = place(filling.rooms, ask, missing, per_node(buckets.current), NOW)
+    slots, why = free_slots(buckets.used_slots()), why + filling.way.note
+    return [new_instance(record.key, record.head, next(slots), ask.demand, p, why) for p in placed]
 
 
 def pending_of(snapshot: Snapshot) -> tuple[Pending, ...]:
@@ -113,39 +190,37 @@ def _pending(
     count: int,
     rooms: Rooms,
     there: Mapping[NodeName, int] | None = None,
+    decided: Iterable[Edit] = (),
 ) -> Pending:
     """``there``: how many of the job each node has, if not as in the snapshot."""
     if record.current is None:
         reason = f"the record of version {record.head.version} can't be read"
         return Pending(job=record.key, count=count, reason=reason)
-    if there is None and record.current.job.placement.max_per_node:
+    job = record.current.job
+    if there is None and (job.placement.max_per_node or job.placement.burst):
         there = per_node(a for a in sort_job(snapshot, record.key).live)
-    reason = _why_pending(snapshot, record.current.job, rooms, there or {})
+    rules = rules_of(snapshot, job, decided)
+    reason = _why_pending(snapshot, job, rooms, rules, there or {})
     return Pending(job=record.key, count=count, reason=reason)
 
 
-def _why_pending(snapshot: Snapshot, job: Job, rooms: Rooms, there: Mapping[NodeName, int]) -> str:
+def _why_pending(
+    snapshot: Snapshot, job: Job, rooms: Rooms, rules: Rules, there: Mapping[NodeName, int]
+) -> str:
     demand = Demand.of(job)
-    if most_that_fit(rooms, demand, 1, NOW, rules=job.placement, there=there):
+    if most_that_fit(rooms, demand, 1, NOW, rules=rules, there=there):
         return "there is room; it is placed in a moment"
-    lines = ", ".join(describe(s) for s in shortfalls(snapshot, job, rooms, there))
+    lines = ", ".join(describe(s) for s in shortfalls(snapshot, job, rooms, rules, there))
     return f"needs {needs(demand)}; " + (lines or "there are no nodes")
 
 
 def shortfalls(
-    snapshot: Snapshot, job: Job, rooms: Rooms, there: Mapping[NodeName, int]
+    snapshot: Snapshot, job: Job, rooms: Rooms, rules: Rules, there: Mapping[NodeName, int]
 ) -> Iterator[NodeShortfall]:
     """Node by node, what one instance lacks for running there now."""
     for name, node in sorted(snapshot.nodes.items()):
         room = rooms.get(name) or Room.of(node)
-        yield shortfall(
-            node,
-            room,
-            Demand.of(job),
-            state=RUNNING,
-            rules=job.placement,
-            there=there.get(name, 0),
-        )
+        yield shortfall(node, room, Demand.of(job), state=RUNNING, rules=rules, there=there)
 
 
 # Repair -------------------------------------------------------------------------------------------
@@ -164,40 +239,88 @@ def plan_repair(
     decide the rollout. What does not fit is pending, and then it is the current version's turn.
     """
     gone = frozenset(n for n in dead if n in snapshot.nodes and not snapshot.nodes[n].is_alive)
-    there = sorted(pair for pair in snapshot.assignments if pair[0] in gone)
+    there = sorted((name, key) for name in gone for key in snapshot.on(name))
     if fenced is not None:
-        there = [p for p in there if p[0] in fenced or not _may_still_run(snapshot, p)]
-    lost = [a for pair in there for a in instances_of(snapshot.assignments[pair])]
-    if not lost and gone.isdisjoint(name for name, _ in snapshot.statuses):
+        there = [p for p in there if p[0] in fenced or not may_still_run(snapshot, p)]
+    busy = {name for name, _ in there} | (gone & snapshot.told.by_node.keys())
+    if not busy:
         return None  # nobody is served there any more, and what is left waits for the fence
+    many, few = (_at_once(snapshot, busy, most) for most in (LOST_IN_RUNS, LOST_AT_ONCE))
+    if few < many and (plan := _repaired(snapshot, many, there, is_in_runs=True)):
+        return plan
+    return _repaired(snapshot, few if few < busy else gone, there)
+
+
+def _repaired(
+    snapshot: Snapshot,
+    gone: frozenset[NodeName],
+    there: Iterable[Pair],
+    *,
+    is_in_runs: bool = False,
+) -> Plan | None:
+    """The plan for these of the dead. ``is_in_runs``: None unless it is few runs on few nodes."""
+    there = [pair for pair in there if pair[0] in gone]
+    lost = [a for pair in there for a in instances_of(snapshot.assignments[pair])]
     lost_pairs = set(there)
-    edits = [step(a, None, f"{a.node} was lost") for a in lost]
+    gone_edits = [step(a, None, f"{a.node} was lost") for a in lost]
     lost_live: dict[JobKey, list[Assigned]] = {}
     for assigned in lost:
         if assigned.state is not SlotState.STOPPING:
             lost_live.setdefault(assigned.job, []).append(assigned)
     remaining = {k: n - len(lost_live.get(k, ())) for k, n in census(snapshot).live.items()}
-    rooms = rooms_of(snapshot)
-    assignments = assignments_by_job(snapshot, lost_live)
-    pending: list[Pending] = []
-    for key in _starved_first(snapshot, remaining):
-        if key not in lost_live:
-            continue
-        record = snapshot.jobs[key]
-        missing = record.head.wanted - remaining.get(key, 0)
-        survivors = sort_job(
-            snapshot, key, [a for a in assignments[key] if (a.node, key) not in lost_pairs]
-        )
-        moved = _move(record, lost_live[key], survivors, rooms, missing)
-        edits += moved
-        if len(moved) < missing:
-            pending.append(_pending(snapshot, record, missing - len(moved), rooms))
+    starved = [s for s in _starved_first(snapshot, remaining) if s.key in lost_live]
+    missing_of = {
+        s.key: snapshot.jobs[s.key].head.wanted - remaining.get(s.key, 0) for s in starved
+    }
     names = ", ".join(sorted(gone))
     reason = f"{names} {'was' if len(gone) == 1 else 'were'} lost"
-    return Plan(reason=reason, edits=tuple(edits), pending=tuple(pending), dead=gone)
+    moves = moved_in_runs(snapshot, lost_live, lost_pairs, missing_of)
+    if is_in_runs and (moves is None or _is_wide(moves)):
+        return None
+    if moves is not None:
+        return Plan(reason=reason, edits=(*gone_edits, *moves), dead=gone)
+    assignments = assignments_by_job(snapshot, lost_live)
+
+    def attempt(way: Way) -> Filling:
+        filling = Filling(snapshot=snapshot, rooms=rooms_of(snapshot), way=way)
+        filling.edits += gone_edits
+        for key in ordered(starved, way, filling.rooms):
+            record, missing = snapshot.jobs[key], missing_of[key]
+            survivors = sort_job(
+                snapshot, key, [a for a in assignments[key] if (a.node, key) not in lost_pairs]
+            )
+            moved = _move(filling, record, lost_live[key], survivors, missing)
+            filling.edits += moved
+            if len(moved) < missing:
+                filling.lack(record, missing - len(moved))
+        return filling
+
+    filling = _best(attempt)
+    return Plan(
+        reason=reason, edits=tuple(filling.edits), pending=tuple(filling.pending), dead=gone
+    )
 
 
-def _may_still_run(snapshot: Snapshot, pair: tuple[NodeName, JobKey]) -> bool:
+def _is_wide(moves: Iterable[Edit]) -> bool:
+    """Whether they touch more than one transaction takes."""
+    pairs = {(edit.node, edit.job) for edit in moves}
+    return len(pairs) > LOST_AT_ONCE or len({node for node, _ in pairs}) > LOST_AT_ONCE // 2
+
+
+def _at_once(snapshot: Snapshot, gone: Set[NodeName], most: int) -> frozenset[NodeName]:
+    """As many of the dead as one transaction can move; it is the others' turn right after."""
+    chosen: list[NodeName] = []
+    instances = 0
+    for name in sorted(gone):
+        here = sum(len(g.slots) for a in snapshot.on(name).values() for g in a.groups)
+        if chosen and instances + here > most:
+            break
+        chosen.append(name)
+        instances += here
+    return frozenset(chosen)
+
+
+def may_still_run(snapshot: Snapshot, pair: tuple[NodeName, JobKey]) -> bool:
     """Whether a node has something exclusive of a job, or something not known not to be."""
     record = snapshot.jobs.get(pair[1])
     versions = record.versions if record else {}
@@ -209,46 +332,26 @@ def _may_still_run(snapshot: Snapshot, pair: tuple[NodeName, JobKey]) -> bool:
 
 
 def _move(
-    record: JobRecord, lost: list[Assigned], survivors: Buckets, rooms: Rooms, missing: int
+    filling: Filling, record: JobRecord, lost: list[Assigned], survivors: Buckets, missing: int
 ) -> list[Edit]:
     """Replacements for lost instances of one job, the current ones first."""
     used, apart_from = survivors.used_slots(), per_node(survivors.live)
     chosen = sorted(lost, key=lambda a: (not is_current(a, record.head), a.slot))[:missing]
     fresh = free_slots(used | {a.slot for a in lost})
     edits: list[Edit] = []
-    for head, alike in _by_version(record, chosen):
+    for head, alike in by_version(record, chosen):
         job = record.versions[head.version].job
-        demand = Demand.of(job)
-        ask = Ask(
-            job=record.key,
-            version=head.version,
-            demand=demand,
-            rules=job.placement,
-            there=apart_from,
-        )
-        placed = place(rooms, ask, len(alike), apart_from, NOW)
+        ask = filling.ask(job, head, apart_from)
+        placed = place(filling.rooms, ask, len(alike), apart_from, NOW)
         for assigned, there in zip(alike, placed, strict=False):
             # A slot that is still stopping somewhere else would be two pods of one name.
             slot = next(fresh) if assigned.slot in used else assigned.slot
             why = f"{assigned.node} was lost; "
-            edits.append(new_instance(record.key, head, slot, demand, there, why))
+            edits.append(
+                new_instance(record.key, head, slot, ask.demand, there, why + filling.way.note)
+            )
             apart_from[there.node] += 1
     return edits
-
-
-def _by_version(
-    record: JobRecord, chosen: Iterable[Assigned]
-) -> Iterator[tuple[JobHead, list[Assigned]]]:
-    """Alike ones together, each with the head it was placed under; unknown versions as current."""
-    alike: dict[tuple[int, int], list[Assigned]] = {}
-    for assigned in chosen:
-        version = record.versions.get(assigned.version)
-        known = version is not None and version.uid == assigned.uid == record.head.uid
-        kind = (assigned.version, assigned.generation)
-        current = (record.head.version, record.head.restart)
-        alike.setdefault(kind if known else current, []).append(assigned)
-    for (number, generation), instances in alike.items():
-        yield replace(record.head, version=number, restart=generation), instances
 
 
 # Tidying ------------------------------------------------------------------------------------------

@@ -3,15 +3,18 @@
 A stopping entry holds its room until the pod is really gone; only the node that ran it can tell. An
 entry that waits may run once its slot is stopping nowhere in the cluster and everything it needs is
 there. Both happen in one transaction, so that room is handed over without a gap.
+
+A node that does not schedule sees its own entries alone. It lets go; that something waiting may run
+is for those to find who see where its slot is stopping (`plan_admit`).
 """
 
 from collections.abc import Iterator
 
 from ozymandias.core.edits import step
-from ozymandias.core.placement import Room
 from ozymandias.core.pods import pod_id
+from ozymandias.core.rooms import Room
 from ozymandias.model.instance import Assigned, SlotState, instances_of
-from ozymandias.model.node import NodeName
+from ozymandias.model.node import Node, NodeName
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.pod import PodId
 from ozymandias.model.snapshot import Snapshot
@@ -21,7 +24,7 @@ def plan_vacate(snapshot: Snapshot, node: NodeName, present: frozenset[PodId]) -
     """Release what stops here and is not present; promote what waits here and may run now."""
     if node not in snapshot.nodes:
         return None
-    here = list(_instances_on(snapshot, node))
+    here = list(snapshot.instances_on(node))
     gone = [a for a in here if a.state is SlotState.STOPPING and pod_id(a) not in present]
     waiting = [a for a in here if a.state is SlotState.WAITING]
     if not gone and not waiting:
@@ -30,9 +33,30 @@ def plan_vacate(snapshot: Snapshot, node: NodeName, present: frozenset[PodId]) -
     for assigned in gone:
         room.give(assigned.demand, SlotState.STOPPING)
     edits = [step(a, None, f"its pod on {node} is gone") for a in gone]
-    if waiting:
+    if waiting and not _is_narrow(snapshot.nodes[node]):
         edits += _promote(snapshot, waiting, room, {pod_id(a) for a in gone})
     return Plan(reason=f"{node} has room again", edits=tuple(edits)) if edits else None
+
+
+def plan_admit(snapshot: Snapshot) -> Plan | None:
+    """Let run what waits on nodes that can't tell by themselves.
+
+    Where nothing waits and nothing stops, what is held is what is promised. Both may add up to the
+    same by chance: then the entry waits until what stops there is gone.
+    """
+    edits: list[Edit] = []
+    uneven = (n for n in snapshot.nodes.values() if n.ledger.held != n.ledger.promised)
+    for node in sorted(filter(_is_narrow, uneven), key=lambda node: node.name):
+        here = snapshot.instances_on(node.name)
+        waiting = [a for a in here if a.state is SlotState.WAITING]
+        edits += _promote(snapshot, waiting, Room.of(node), set()) if waiting else ()
+    if not edits:
+        return None
+    return Plan(reason="what was waited for is vacated", edits=tuple(edits))
+
+
+def _is_narrow(node: Node) -> bool:
+    return node.presence is not None and not node.presence.schedules
 
 
 def _promote(
@@ -41,8 +65,8 @@ def _promote(
     jobs = {a.job for a in waiting}
     still_stopping = {
         a.instance
-        for (_, key), assignment in snapshot.assignments.items()
-        if key in jobs
+        for job in jobs
+        for assignment in snapshot.of(job).values()
         for a in instances_of(assignment)
         if a.state is SlotState.STOPPING and pod_id(a) not in gone
     }
@@ -62,11 +86,6 @@ def fits_held(room: Room, assigned: Assigned) -> bool:
     return (
         room.memory_held + demand.memory_bytes <= room.memory_limit
         and room.disk_held + demand.disk_bytes <= room.disk_limit
+        and room.cpu_held + demand.cpu_millis <= room.cpu_limit
         and room.ports_held.isdisjoint(demand.host_ports)
     )
-
-
-def _instances_on(snapshot: Snapshot, node: NodeName) -> Iterator[Assigned]:
-    found = (pair for pair in snapshot.assignments if pair[0] == node)
-    for pair in sorted(found):
-        yield from instances_of(snapshot.assignments[pair])

@@ -5,6 +5,7 @@ wrong type, is a problem that names it. `OZY_NODE_MEMORY=8G` overrides `memory` 
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -24,8 +25,10 @@ class NodeConfig:
     address: str = "127.0.0.1"
     memory: str = ""  # what may be allocated, e.g. "8G"; default: all of the host's
     disk: str = ""
+    cpu: str = ""  # cores, e.g. "2.5"; default: all of the host's; "0": not counted
     reserve_memory: str = ""  # default: 512M or 5 % of the host's, whichever is more; of a
     reserve_disk: str = ""  # given `memory` or `disk` nothing, for it says what may be allocated
+    reserve_cpu: str = ""  # cores; default: none
     allow_host_network: bool = False  # to pods of system jobs that ask for it
     labels: dict[str, str] = field(default_factory=dict)
     state_dir: str = "/var/lib/ozymandias"
@@ -34,6 +37,9 @@ class NodeConfig:
     lease_ttl_seconds: int = 15
     start_clean: bool = False
     breaker_seconds: float = 60.0  # DESIGN: the mass-loss breaker's patience
+    schedules: bool = True  # False, in large clusters: follow only what is this node's own
+    pressure: bool = True  # short of memory or disk, the host takes no new work, then sheds some
+    steady_seconds: float = 60.0  # a node or instance is there so long before anything is moved
     machine_id: str = ""  # default: /etc/machine-id
 
 
@@ -97,6 +103,13 @@ class DnsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscaleConfig:
+    # Commands that pools may ask for pending work, word for word; none: no command is ever run.
+    commands: tuple[str, ...] = ()
+    user: str = "nobody"  # whom they are run as, where the daemon may choose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     node: NodeConfig = NodeConfig()
     etcd: EtcdConfig = EtcdConfig()
@@ -105,6 +118,7 @@ class Config:
     names: NamesConfig = NamesConfig()
     ingress: IngressConfig = IngressConfig()
     dns: DnsConfig = DnsConfig()
+    autoscale: AutoscaleConfig = AutoscaleConfig()
 
 
 def load(file: Path | None, environment: Mapping[str, str] = os.environ) -> Config:
@@ -184,6 +198,13 @@ def size(text: str, where: str) -> int:
         return parse_size(text)
     except ValueError as error:
         raise ProblemError(CONFIG_INVALID(f"{where}: {error}")) from None
+
+
+def cores(text: str, where: str) -> int:
+    """Thousandths of cores."""
+    if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", text):
+        raise ProblemError(CONFIG_INVALID(f"{where}: {text!r} is not a number of cores like 2.5"))
+    return round(float(text) * 1000)
 
 
 def host_port(text: str, where: str) -> tuple[str, int]:

@@ -11,21 +11,28 @@ from dataclasses import dataclass, field
 from ozymandias.api.access import Access, Peers
 from ozymandias.api.operations import Operations
 from ozymandias.core.routes import Names
+from ozymandias.daemon.autoscaling import Autoscaler
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.execution import Executor
 from ozymandias.daemon.keeping import Keeper
+from ozymandias.daemon.lately import Displacements
 from ozymandias.daemon.local_pods import LocalPods
+from ozymandias.daemon.measuring import Measurer
 from ozymandias.daemon.membership import Identity, Membership
 from ozymandias.daemon.probing import Prober
 from ozymandias.daemon.scheduling import Scheduler
 from ozymandias.daemon.statuses import StatusWriter
 from ozymandias.model.pod import PodId
-from ozymandias.ports import Clock, EndedRuns, Guard, Runtime, Store
+from ozymandias.ports import Clock, EndedRuns, Gauge, Guard, PendingWork, Runtime, Store
 from ozymandias.problems import ProblemError, store_unavailable
 from ozymandias.runtime.ended import EndedInMemory
+from ozymandias.runtime.gauge import NoGauge
 from ozymandias.runtime.guard import NoGuard
+from ozymandias.runtime.pending import OutsideWork
 from ozymandias.store.commit import Committer
+from ozymandias.store.decisions import DecisionLog
 from ozymandias.store.mirror import Mirror
+from ozymandias.store.own_part import OwnPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +45,25 @@ class Ports:
     peers: Peers
     ended: EndedRuns = field(default_factory=EndedInMemory)
     guard: Guard = field(default_factory=NoGuard)
+    work: PendingWork = field(default_factory=OutsideWork)
+    gauge: Gauge = field(default_factory=NoGauge)
 
 
 class Daemon:
     def __init__(
-        self, identity: Identity, names: Names, ports: Ports, *, breaker_seconds: float = 60.0
+        self,
+        identity: Identity,
+        names: Names,
+        ports: Ports,
+        *,
+        breaker_seconds: float = 60.0,
+        steady_seconds: float = 60.0,
     ) -> None:
         store, clock, node = ports.store, ports.clock, identity.name
+        self.node = node
         self._without_network = ""  # why pods can have none here
-        self.mirror = Mirror(store, patient=True)
+        self.own_part = None if identity.schedules else OwnPart(store, node)
+        self.mirror = Mirror(self.own_part or store, patient=True)
         self.membership = Membership(
             identity=identity,
             store=store,
@@ -57,11 +74,10 @@ class Daemon:
             guard=ports.guard,
             busy=lambda: local.busy,
             reclaimed=self._tell_reclaimed,
+            know=self.own_part.know if self.own_part else None,
         )
         fence = self.membership.fence
-        self.committer = Committer(
-            store=store, mirror=self.mirror, fence=fence, names=names, clock=clock
-        )
+        self.committer = self._make_committer(identity, names, ports)
         self.events = EventLog(store=store, mirror=self.mirror, node=node, clock=clock, fence=fence)
         local = LocalPods()
         self._statuses = StatusWriter(
@@ -74,6 +90,7 @@ class Daemon:
             events=self.events,
         )
         self._executor = self._make_executor(identity, ports, local)
+        self._displacements = Displacements(clock)
         self._prober = Prober(local=local, runtime=ports.runtime, clock=clock)
         self._scheduler = Scheduler(
             node=node,
@@ -83,8 +100,43 @@ class Daemon:
             events=self.events,
             clock=clock,
             breaker_seconds=breaker_seconds,
+            displacements=self._displacements,
+            steady_seconds=steady_seconds,
         )
+        self._autoscaler = Autoscaler(
+            node=node,
+            mirror=self.mirror,
+            committer=self.committer,
+            membership=self.membership,
+            events=self.events,
+            clock=clock,
+            store=store,
+            work=ports.work,
+        )
+        self._measurer = self._make_measurer(ports)
         self.operations = self._make_operations(identity, names, ports)
+
+    def _make_measurer(self, ports: Ports) -> Measurer:
+        return Measurer(
+            node=self.node,
+            gauge=ports.gauge,
+            store=ports.store,
+            mirror=self.mirror,
+            membership=self.membership,
+            events=self.events,
+            clock=ports.clock,
+        )
+
+    def _make_committer(self, identity: Identity, names: Names, ports: Ports) -> Committer:
+        decisions = DecisionLog(node=identity.name, mirror=self.mirror, clock=ports.clock)
+        return Committer(
+            store=ports.store,
+            mirror=self.mirror,
+            fence=self.membership.fence,
+            names=names,
+            clock=ports.clock,
+            record=decisions.put,
+        )
 
     def _make_executor(self, identity: Identity, ports: Ports, local: LocalPods) -> Executor:
         return Executor(
@@ -118,6 +170,7 @@ class Daemon:
                 session=self._check_session,
                 peers=ports.peers,
                 ended=ports.ended,
+                lately=self._displacements.lately,
             )
         )
 
@@ -141,6 +194,11 @@ class Daemon:
             self._without_network = reason
             self.membership.poke()
 
+    @property
+    def taint(self) -> str:
+        """What this host is short of; "" if nothing."""
+        return self._measurer.taint
+
     async def run(self) -> None:
         """Until cancelled, or until one of the loops hits a bug."""
         async with asyncio.TaskGroup() as group:
@@ -151,6 +209,8 @@ class Daemon:
                 self._statuses,
                 self._prober,
                 self._executor,
-                self._scheduler,
+                # One that does not schedule follows its own part, which is kept up to date instead.
+                *((self.own_part,) if self.own_part else (self._scheduler, self._autoscaler)),
+                self._measurer,
             ):
                 group.create_task(loop.run(), name=type(loop).__name__)

@@ -20,11 +20,14 @@ class Wake:
     """Wakes one loop; any number of causes before it looks are one."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._is_set = False
+        self._sleeper: asyncio.Future[None] | None = None
         self._touched: set[InstanceId] = set()
 
     def set(self) -> None:
-        self._event.set()
+        self._is_set = True
+        if self._sleeper is not None:
+            _finish(self._sleeper)
 
     def touch(self, instance: InstanceId) -> None:
         """Something of this instance has changed: to be seen to when the loop looks next."""
@@ -39,13 +42,26 @@ class Wake:
         """Until somebody calls `set`, or the seconds have passed."""
         if timeout is not None and timeout <= 0:
             await asyncio.sleep(0)
-        elif not self._event.is_set():
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._event.wait()
-            except TimeoutError:
-                pass
-        self._event.clear()
+        elif not self._is_set:
+            await self._sleep(timeout)
+        self._is_set = False
+
+    async def _sleep(self, timeout: float | None) -> None:
+        """As asyncio.timeout around an Event would; loops sleep so often that it counts."""
+        loop = asyncio.get_running_loop()
+        self._sleeper = sleeper = loop.create_future()
+        timer = None if timeout is None else loop.call_later(timeout, _finish, sleeper)
+        try:
+            await sleeper
+        finally:
+            self._sleeper = None
+            if timer is not None:
+                timer.cancel()
+
+
+def _finish(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
 
 
 class LocalPods:

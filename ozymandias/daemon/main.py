@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
+import gc
 import os
 import secrets
 import signal
@@ -25,6 +26,7 @@ from ozymandias.api.audit import Audit
 from ozymandias.api.callers import Tokens
 from ozymandias.api.limits import Limits, Rate
 from ozymandias.api.peers import HttpPeers
+from ozymandias.api.relay import Others, Relay
 from ozymandias.core.routes import Names
 from ozymandias.daemon import config as settings
 from ozymandias.daemon.config import Config
@@ -34,7 +36,7 @@ from ozymandias.daemon.membership import Identity, Membership
 from ozymandias.daemon.networking import dns_server, keep_network
 from ozymandias.daemon.notify import notify, watchdog_seconds
 from ozymandias.model.node import NodeName, Resources
-from ozymandias.ports import Store, StoreError
+from ozymandias.ports import Gauge, Store, StoreError
 from ozymandias.problems import (
     ALREADY_RUNNING,
     CONFIG_INVALID,
@@ -42,13 +44,23 @@ from ozymandias.problems import (
     ProblemError,
 )
 from ozymandias.runtime.ended import EndedFiles
+from ozymandias.runtime.gauge import HostGauge, NoGauge
 from ozymandias.runtime.guard import PodGuard
 from ozymandias.runtime.host import SystemClock, read_host, usual_reserve
+from ozymandias.runtime.pending import OutsideWork
 from ozymandias.runtime.podman import PodmanRuntime
 from ozymandias.store.registration import ensure_format
 
 PULSE_SECONDS = 5.0
 RETRY_SECONDS = 2.0
+GC_THRESHOLDS = (50_000, 50, 100)
+
+
+def settle_memory() -> None:
+    """Snapshots are large, shared, and without cycles: look for some seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def main() -> None:
@@ -60,6 +72,7 @@ def main() -> None:
     try:
         config = settings.load(arguments.config or _default_file())
         with _only_one(Path(config.node.state_dir)), contextlib.suppress(KeyboardInterrupt):
+            settle_memory()
             uvloop.run(_run_until_signal(config))
     except ProblemError as error:
         _end(error)
@@ -137,9 +150,14 @@ async def _run(config: Config) -> None:
                     clock=SystemClock(),
                     peers=peers,
                     ended=EndedFiles(Path(config.node.state_dir) / "ended"),
+                    work=OutsideWork(
+                        commands=config.autoscale.commands, user=config.autoscale.user
+                    ),
                     guard=PodGuard(Path(config.node.run_dir), _name(config), runtime.group_of),
+                    gauge=_gauge(config),
                 ),
                 breaker_seconds=config.node.breaker_seconds,
+                steady_seconds=config.node.steady_seconds,
             )
             group.create_task(keep_network(config, cluster, daemon.report_network))
             group.create_task(_pulse(daemon.membership))
@@ -154,6 +172,7 @@ async def _run(config: Config) -> None:
                 hosts=frozenset({_name(config), socket.gethostname().lower(), *config.api.hosts}),
                 audit=_audit(config),
                 tls=tls.server if tls else None,
+                relay=None if config.node.schedules else Relay(Others(store, daemon.node), peers),
             ):
                 notify("READY=1")
                 await daemon.run()
@@ -162,6 +181,10 @@ async def _run(config: Config) -> None:
     finally:
         await peers.aclose()
         await store.aclose()
+
+
+def _gauge(config: Config) -> Gauge:
+    return HostGauge(Path(config.node.state_dir)) if config.node.pressure else NoGauge()
 
 
 def _name(config: Config) -> str:
@@ -199,6 +222,8 @@ def _identity(config: Config, cluster: str, peer_key: str) -> Identity:
         )
     memory = settings.size(node.memory, "[node] memory") if node.memory else host.memory_bytes
     disk = settings.size(node.disk, "[node] disk") if node.disk else host.disk_bytes
+    cpu = settings.cores(node.cpu, "[node] cpu") if node.cpu else host.cpu_millis
+    capacity = Resources(memory_bytes=memory, disk_bytes=disk, cpu_millis=cpu)
     return Identity(
         name=NodeName(_name(config)),
         cluster=cluster,
@@ -206,11 +231,12 @@ def _identity(config: Config, cluster: str, peer_key: str) -> Identity:
         address=node.address,
         api=f"{'https' if config.api.cert_file else 'http'}://{config.api.listen}",
         daemon_version=__version__,
-        capacity=Resources(memory_bytes=memory, disk_bytes=disk),
-        reserve=_reserve(node, Resources(memory_bytes=memory, disk_bytes=disk)),
+        capacity=capacity,
+        reserve=_reserve(node, capacity),
         allows_host_network=node.allow_host_network,
         labels=tuple(sorted(node.labels.items())),
         lease_ttl_seconds=node.lease_ttl_seconds,
+        schedules=node.schedules,
         start_clean=node.start_clean,
         peer_key=peer_key,
     )
@@ -224,6 +250,10 @@ def _reserve(node: settings.NodeConfig, capacity: Resources) -> Resources:
             return settings.size(given, where)
         return 0 if is_chosen else min(usual_reserve(total), total)
 
+    cpu = settings.cores(node.reserve_cpu, "[node] reserve_cpu") if node.reserve_cpu else 0
+    if cpu and cpu >= capacity.cpu_millis:
+        detail = f"[node] reserve_cpu: {node.reserve_cpu} cores are all that this node has."
+        raise ProblemError(CONFIG_INVALID(detail, hint='cpu = "0" does not count them.'))
     return Resources(
         memory_bytes=reserve(
             node.reserve_memory, "[node] reserve_memory", capacity.memory_bytes, bool(node.memory)
@@ -231,6 +261,7 @@ def _reserve(node: settings.NodeConfig, capacity: Resources) -> Resources:
         disk_bytes=reserve(
             node.reserve_disk, "[node] reserve_disk", capacity.disk_bytes, bool(node.disk)
         ),
+        cpu_millis=cpu,
     )
 
 

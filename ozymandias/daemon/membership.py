@@ -6,7 +6,8 @@ On start, and again whenever the lease was lost while etcd answers:
   adopted as they are;
 - the record is gone: register, one transaction that writes record and ledger. What is still
   assigned goes on, and so does a running pod that nobody could place elsewhere; every other one
-  that is found here is marked as stopping;
+  that is found here is marked as stopping. If the name was another machine's, what must never run
+  twice has to be ended there before (`daemon/takeover.py`);
 - the record belongs to another machine: refuse to start.
 
 Past its lease's deadline, with etcd silent, the daemon goes on without a session: it commits and
@@ -14,10 +15,13 @@ starts nothing, stops nothing, answers 503, and joins again when it can. The pod
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ozymandias.core.loss import fence_seconds
+from ozymandias.daemon.takeover import Vacancy
+from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName, Presence, Resources
 from ozymandias.model.pod import ContainerState, ObservedPod, PodId
 from ozymandias.ports import (
@@ -69,6 +73,7 @@ class Identity:
     allows_host_network: bool = False
     cluster: str = ""  # the cluster's id, where it is known before the store was asked
     peer_key: str = ""  # shown to other daemons, which find it in the presence record
+    schedules: bool = True  # False: it runs what others decide, and follows nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +85,8 @@ class Session:
     long_lease: Lease
     epoch: int
     revision: int  # nothing older than this may be acted upon
+    # Who had a record when it began: it may go before the session is known to us.
+    there: frozenset[NodeName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +112,7 @@ class Membership:
         degraded: Callable[[], str] = lambda: "",
         busy: Callable[[], Collection[PodId]] = tuple,
         reclaimed: Callable[[PodId], None] = lambda pod: None,
+        know: Callable[[Collection[JobKey]], Awaitable[None]] | None = None,
         guard: Guard,
     ) -> None:
         self._identity = identity
@@ -116,6 +124,12 @@ class Membership:
         self._guard = guard
         self._busy = busy  # pods that are being worked on
         self._reclaimed = reclaimed  # told of every pod that goes on though it was given up
+        self._know = know  # has jobs read that the mirror may not follow; None: it follows all
+        self._vacancy = Vacancy(
+            node=identity.name,
+            machine=identity.machine_id,
+            seconds=fence_seconds(identity.lease_ttl_seconds),
+        )
         self._changed = asyncio.Event()
         self._poke = asyncio.Event()
         self.process_id = (
@@ -236,6 +250,8 @@ class Membership:
                 raise ProblemError(
                     NODE_NAME_TAKEN(f"Another daemon has taken over the name {session.node}.")
                 )
+            if presence.degraded != self._degraded() and not self._blind:
+                self.poke()  # a write whose answer never came may have come true only now
             revision = await self._mirror.changed(revision)
 
     async def _report_health(self, session: Session) -> None:
@@ -268,6 +284,7 @@ class Membership:
     async def _recount(self, session: Session) -> None:
         """The pods can be listed now: count those that nobody knows of before taking work."""
         pods = await self._pods()
+        await self._look_up(pods)
         offer = self._offer(self._presence(session.long_lease.id, self._degraded()), pods)
         done = await recount(
             self._store, self._mirror, offer, session.lease.id, self.fence(), self._commit_id()
@@ -289,6 +306,11 @@ class Membership:
         running = {pod.id for pod in listed if _runs(pod)} - busy
         return _Pods(found=tuple(sorted(found)), running=frozenset(running))
 
+    async def _look_up(self, pods: _Pods) -> None:
+        """What is found may be of jobs that nobody has assigned here: their heads are compared."""
+        if self._know is not None:
+            await self._know({pod.key for pod in pods.found})
+
     def _tell(self, what: str, pods: _Pods, done: Registered) -> None:
         kept = f", {len(done.reclaimed)} reclaimed" if done.reclaimed else ""
         log(what, node=self._identity.name, reason=f"{len(pods.found)} pods found{kept}")
@@ -308,9 +330,11 @@ class Membership:
         if identity.start_clean and self.session is None:
             await self._remove_all()
         while True:
+            last = self._vacancy.holder(self._mirror.snapshot())
             record = await self._store.get(keys.node(identity.name))
             if record is None:
-                session = await self._register()
+                self._vacancy.seen_gone(last, self._clock.boot())
+                session = None if self._must_wait() else await self._register()
             else:
                 presence = codec.decode(Presence, record.value)
                 if presence.machine_id != identity.machine_id:
@@ -338,6 +362,7 @@ class Membership:
         if not result.succeeded:
             return None
         await self._mirror.reached(result.revision)
+        there = self._there()
         offer = self._offer(mine, NO_PODS)
         revision = await renew_offer(self._store, self._mirror, offer, compare, self._commit_id())
         if revision is None:
@@ -350,7 +375,15 @@ class Membership:
             long_lease=long_lease,
             epoch=epoch,
             revision=max(result.revision, revision),
+            there=there,
         )
+
+    def _must_wait(self) -> bool:
+        """Whether the name was another machine's, which may still run what is exclusive."""
+        wait = self._vacancy.wait(self._mirror.snapshot(), self._clock.boot())
+        if wait is not None:
+            self._wait_for(wait.reason)
+        return wait is not None
 
     async def _register(self) -> Session | None:
         """The lease is gone: one transaction brings the node back with what really runs on it."""
@@ -361,10 +394,13 @@ class Membership:
         except RuntimeFailed as error:
             # Without the truth about its pods the node joins, but takes no work until it is known.
             pods, degraded = NO_PODS, f"{BLIND}: {error}"
+        await self._look_up(pods)
         lease = await self._store.grant(identity.lease_ttl_seconds)
         long_lease = await self._long_lease(0)
         offer = self._offer(self._presence(long_lease.id, degraded), pods)
-        done = await register(self._store, self._mirror, offer, lease.id, self._commit_id())
+        there, done = self._there(), None
+        if not self._must_wait():  # what has come meanwhile is in the mirror that we rely on
+            done = await register(self._store, self._mirror, offer, lease.id, self._commit_id())
         if done is None:
             await self._store.revoke(lease)
             await self._store.revoke(long_lease)
@@ -377,7 +413,12 @@ class Membership:
             long_lease=long_lease,
             epoch=done.revision,
             revision=done.revision,
+            there=there,
         )
+
+    def _there(self) -> frozenset[NodeName]:
+        nodes = self._mirror.snapshot().nodes
+        return frozenset(name for name, node in nodes.items() if node.is_alive)
 
     def _offer(self, presence: Presence, pods: _Pods) -> Offer:
         identity = self._identity
@@ -389,7 +430,9 @@ class Membership:
             allows_host_network=identity.allows_host_network,
             labels=dict(identity.labels),
             found=pods.found,
-            running=pods.running,
+            # Whether a job lacks what runs here though it was given up is for those to say who see
+            # all of its instances; who does not see them lets it go.
+            running=pods.running if identity.schedules else frozenset(),
         )
 
     def _commit_id(self) -> str:
@@ -408,6 +451,7 @@ class Membership:
             session=self.process_id,
             peer_key=identity.peer_key,
             daemon_version=identity.daemon_version,
+            schedules=identity.schedules,
             api=identity.api,
             long_lease=long_lease,
             degraded=degraded,

@@ -16,7 +16,7 @@ from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import Container, HealthCheck, HealthKind
 from ozymandias.model.pod import ContainerState, PodId
 from ozymandias.ports import Clock, Runtime
-from ozymandias.telemetry import PROBES
+from ozymandias.telemetry import probes
 
 PROBES_AT_ONCE = 64
 
@@ -89,7 +89,7 @@ class Prober:
                 return
             async with self._turns:
                 result = await self._runtime.probe(key.pod, observed.address, key.container, check)
-            PROBES.labels("passed" if result.healthy else "failed").inc()
+            probes("passed" if result.healthy else "failed").inc()
             before = self._local.memory(key.pod)
             health = before.run(key.container).health
             if health.started_at != key.started_at:

@@ -1,6 +1,6 @@
 """What any peer may decide: lost nodes, system jobs, drains, rollouts, pending instances, tidying.
 
-Level-triggered: whenever the mirror changes the loop asks `core` what is to be done now. Peers
+Level-triggered: whenever the mirror changes the loop asks `core.arbiter` what is to be done. Peers
 take turns by rank, a hash of (what, peer): the first acts at once, the others 50 ms apart, and
 by then usually find nothing left to do. If the first is dead or cut off, the next one acts.
 """
@@ -8,14 +8,14 @@ by then usually find nothing left to do. If the first is dead or cut off, the ne
 import asyncio
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from ozymandias.core.drain import next_deadline, plan_drain
-from ozymandias.core.loss import Loss, judge_loss
-from ozymandias.core.rollout import plan_rollout
-from ozymandias.core.system import plan_system
-from ozymandias.core.upkeep import plan_pending, plan_repair, plan_tidy
+from ozymandias.core.arbiter import Leisure, Proposal, propose
+from ozymandias.core.drain import next_deadline
+from ozymandias.core.freeze import cluster_frozen
+from ozymandias.core.loss import Loss, fence_seconds, judge_loss
 from ozymandias.daemon.events import EventLog
+from ozymandias.daemon.lately import Displacements
+from ozymandias.daemon.leisure import Pace
 from ozymandias.daemon.membership import Membership, Session
 from ozymandias.model.instance import JobStatus
 from ozymandias.model.job import JobKey
@@ -31,17 +31,9 @@ from ozymandias.telemetry import warn
 RANK_SECONDS = 0.05
 RANK_SECONDS_MAX = 1.0
 RETRY_SECONDS = 1.0
+MOMENT_SECONDS = 0.1  # for which what was decided holds, if nothing has changed
 STALE_LEASES = 2  # how often in a row a lease may run to its end though nobody renews it
-FENCE_MARGIN = 0.25  # of a lease: what a replacement of something exclusive waits beyond it
 DEADLINE_LOOK_SECONDS = 30.0  # a wall clock may be set while we sleep towards a deadline
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """Something to be done, and what it is called so that peers rank themselves alike."""
-
-    what: str
-    plan: Plan
 
 
 class Scheduler:
@@ -55,6 +47,8 @@ class Scheduler:
         events: EventLog,
         clock: Clock,
         breaker_seconds: float,
+        displacements: Displacements,
+        steady_seconds: float,
     ) -> None:
         self._node = node
         self._mirror = mirror
@@ -63,6 +57,8 @@ class Scheduler:
         self._events = events
         self._clock = clock
         self._breaker_seconds = breaker_seconds
+        self._displacements = displacements
+        self._pace = Pace(steady_seconds)
         self._session: Session | None = None
         self._started = clock.boot()  # of the session
         self._missing_since: dict[NodeName, float] = {}
@@ -88,7 +84,7 @@ class Scheduler:
         self._started = self._clock.boot()
         self._seen_alive.clear()
         self._present.clear()
-        self._seen_there.clear()
+        self._seen_there = set(session.there)
         self._first_told = None
         self._missing_since.clear()
         self._held_back = frozenset()
@@ -107,33 +103,69 @@ class Scheduler:
         now = self._clock.boot()
         snapshot = self._mirror.snapshot()
         loss = self._look_for_losses(snapshot, now)
-        proposal = propose(snapshot, loss.dead, self._clock.wall(), loss.fenced)
+        self._displacements.look(snapshot)
+        leisure = self._pace.leisure(snapshot, now)
+        proposal = self._propose(snapshot, loss.dead, loss.fenced, leisure)
         if proposal is None:
             self._first_wanted = ("", 0.0)
-            return _sooner(loss.look_again, self._deadline(snapshot, now))
+            due = _sooner(self._deadline(snapshot, now), self._displacements.due())
+            return _sooner(loss.look_again, _sooner(due, self._rest(snapshot, now, leisure)))
         if self._first_wanted[0] != proposal.what:
             self._first_wanted = (proposal.what, now)
         due = self._first_wanted[1] + delay(snapshot, proposal.what, self._node)
         if now < due:
             return _sooner(due, loss.look_again)
-        return await self._commit(loss)
+        return await self._commit(snapshot, loss, leisure, proposal)
+
+    def _rest(self, snapshot: Snapshot, began: float, leisure: Leisure | None) -> float | None:
+        """Nothing is to be done: say what could be; when to look for moves again."""
+        wall = self._clock.wall()
+        if leisure is not None:
+            # One of the peers looks, and says it.
+            if not delay(snapshot, "suggest", self._node) and (
+                words := self._pace.suggestion(snapshot, leisure, wall)
+            ):
+                self._events.emit("rebalance.suggested", f"`ozy rebalance` would move {words}")
+            self._pace.looked(began, self._clock.boot())
+        return self._pace.look_again(snapshot, self._clock.boot(), wall)
+
+    def _propose(
+        self,
+        snapshot: Snapshot,
+        dead: frozenset[NodeName],
+        fenced: frozenset[NodeName],
+        leisure: Leisure | None,
+    ) -> Proposal | None:
+        lately = self._displacements.lately()
+        return propose(snapshot, dead, self._clock.wall(), fenced, lately, leisure)
 
     def _deadline(self, snapshot: Snapshot, now: float) -> float | None:
-        """When to look whether a drain is past its deadline; that one is on the wall clock."""
+        """When to look whether a drain is past its deadline or a freeze over: by the wall clock."""
         wall = self._clock.wall()
-        deadline = next_deadline(snapshot, wall)
+        frozen = cluster_frozen(snapshot.settings, wall)
+        deadline = _sooner(next_deadline(snapshot, wall), frozen.until if frozen else None)
         return None if deadline is None else now + min(deadline - wall, DEADLINE_LOOK_SECONDS)
 
-    async def _commit(self, loss: Loss) -> float | None:
-        """Decide on what is true at the commit, not on what was true when the wait began."""
+    async def _commit(
+        self, seen: Snapshot, loss: Loss, leisure: Leisure | None, proposal: Proposal
+    ) -> float | None:
+        """Decide on what is true at the commit, not on what was true when the wait began.
+
+        Where that is the very same, and a moment ago, it is decided already.
+        """
+        session, since = self._session, self._clock.boot()
 
         def decide(snapshot: Snapshot) -> Plan | None:
-            still_dead = frozenset(
-                n for n in loss.dead if (node := snapshot.nodes.get(n)) and not node.is_alive
-            )
-            fenced = loss.fenced & still_dead
-            proposal = propose(snapshot, still_dead, self._clock.wall(), fenced)
-            return proposal.plan if proposal else None
+            if self._membership.session is not session:
+                return None  # who is dead was judged in a session that is over
+            # While this waited for its turn, more nodes may have gone, or the dead come back.
+            now = self._look_for_losses(snapshot, self._clock.boot())
+            dead, fenced = loss.dead & now.dead, loss.fenced & now.fenced
+            is_same = snapshot is seen and (dead, fenced) == (loss.dead, loss.fenced)
+            if is_same and self._clock.boot() < since + MOMENT_SECONDS:
+                return proposal.plan
+            found = self._propose(snapshot, dead, fenced, leisure)
+            return found.plan if found else None
 
         try:
             outcome = await self._committer.commit(decide)
@@ -149,9 +181,8 @@ class Scheduler:
         return self._clock.boot()  # there may be more to do
 
     def _fence_seconds(self) -> float:
-        """Nodes have like leases; the margin is for clocks that run at different speeds."""
         session = self._session
-        return session.lease.ttl * (1 + FENCE_MARGIN) if session else self._breaker_seconds
+        return fence_seconds(session.lease.ttl) if session else self._breaker_seconds
 
     def _look_for_losses(self, snapshot: Snapshot, now: float) -> Loss:
         self._look_for_life(snapshot, now)
@@ -194,8 +225,9 @@ class Scheduler:
             told = self._first_told
             self._seen_alive |= {
                 node
-                for (node, job), status in snapshot.statuses.items()
-                if node not in self._seen_alive and told.get((node, job)) != status
+                for node, row in snapshot.told.by_node.items()
+                if node not in self._seen_alive
+                and any(told.get((node, job)) != status for job, status in row.items())
             }
         for name, node in snapshot.nodes.items():
             is_new = node.is_alive and node.presence_revision > session.revision
@@ -213,34 +245,14 @@ def _sooner(one: float | None, other: float | None) -> float | None:
     return min(times, default=None)
 
 
-def propose(
-    snapshot: Snapshot,
-    dead: frozenset[NodeName],
-    wall: float = 0.0,
-    fenced: frozenset[NodeName] | None = None,
-) -> Proposal | None:
-    """The most urgent thing to be done, in this order; ``wall`` is the wall clock.
-
-    Repair, system jobs, drain, rollout, pending, tidying.
-    """
-    if dead and (plan := plan_repair(snapshot, dead, fenced)):
-        return Proposal(what="repair " + " ".join(sorted(dead)), plan=plan)
-    for name, planner in (
-        ("system", plan_system),
-        ("drain", lambda snapshot: plan_drain(snapshot, wall)),
-        ("rollout", plan_rollout),
-        ("pending", plan_pending),
-        ("tidy", plan_tidy),
-    ):
-        if plan := planner(snapshot):
-            return Proposal(what=name, plan=plan)
-    return None
-
-
 def delay(snapshot: Snapshot, what: str, node: NodeName) -> float:
-    """How long this peer lets others go first: its rank among the living times 50 ms."""
+    """How long this peer lets others go first: its rank among those that schedule times 50 ms."""
     order = sorted(
-        (name for name, peer in snapshot.nodes.items() if peer.is_alive),
+        (
+            name
+            for name, peer in snapshot.nodes.items()
+            if peer.presence and peer.presence.schedules
+        ),
         key=lambda name: hashlib.blake2b(f"{what}\0{name}".encode(), digest_size=8).digest(),
     )
     rank = order.index(node) if node in order else len(order)

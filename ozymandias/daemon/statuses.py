@@ -1,10 +1,11 @@
 """Statuses and names of this node's instances, kept in the store.
 
 Level-triggered: computes what the store should say, compares it with what was last written, and
-writes the difference, one fenced transaction per job: the status key and the DNS records of its
-healthy instances together, under the node's longer lease. Nothing is written without a change, and
-no key more than WRITES_MAX times in a second; the first of a burst goes out at once. Only what was
-touched since the last time is computed and compared, all of it in a new session or after a doubt.
+writes the difference by fenced transactions: of each job the status key and the DNS records of its
+healthy instances together, under the node's longer lease, and several jobs at once when they wait.
+Nothing is written without a change, and no key more than WRITES_MAX times in a second; the first of
+a burst goes out at once. Only what was touched since the last time is computed and compared, all of
+it in a new session or after a doubt.
 
 A record is deleted only while it has the value this node wrote: after a move the slot's name may
 already belong to its new home. Each write compares the revision of the write before it, so that
@@ -48,11 +49,13 @@ from ozymandias.ports import (
 )
 from ozymandias.store import codec, keys
 from ozymandias.store.names import value_of
-from ozymandias.telemetry import INSTANCES, log, warn
+from ozymandias.telemetry import instances, log, warn
 
 WRITES_MAX = 5  # of one key
 WRITES_WINDOW_SECONDS = 1.0
 RETRY_SECONDS = 1.0
+JOBS_MAX = 32  # whose statuses go into one transaction
+OPERATIONS_MAX = 90  # of one; etcd takes 128, and compares need room beside them
 LATE_SECONDS = 40.0  # after which a write whose answer never came is not applied any more
 
 TOLD = frozenset(
@@ -166,8 +169,7 @@ class StatusWriter:
             if self._session is not session:
                 await self._load(session)
             self._compute_touched()
-            for job in sorted(self._open):
-                await self._write(job, self._wishes.get(job, NO_WISH), session)
+            await self._write_open(session)
         except StoreError as error:
             warn("statuses.not_written", reason=str(error))
             if isinstance(error, Ambiguous):
@@ -186,13 +188,15 @@ class StatusWriter:
     def _compute_touched(self) -> None:
         changes: Counter[InstanceState] = Counter()
         for instance in sorted(self._local.statuses.take()):
-            changes.subtract(status.state for _, status in self._known(instance).values())
+            for _, status in self._known(instance).values():
+                changes[status.state] -= 1
             self._compute(instance)
-            changes.update(status.state for _, status in self._known(instance).values())
+            for _, status in self._known(instance).values():
+                changes[status.state] += 1
         for state, change in changes.items():
             if change:
                 self._counted[state] += change
-                INSTANCES.labels(state).set(self._counted[state])
+                instances(state).set(self._counted[state])
 
     def _known(self, instance: InstanceId) -> dict[PodId, tuple[_Inputs, InstanceStatus]]:
         return self._computed.get(instance, {})
@@ -309,33 +313,55 @@ class StatusWriter:
             return bool(written.instances or written.lease)
         return written.instances != wish.instances or written.lease != lease
 
-    async def _write(self, job: JobKey, wish: Wish, session: Session) -> None:
-        if not self._differs(job, wish, session):
-            self._open.discard(job)
-            return
-        written = self._written.setdefault(job, Written())
-        now = self._clock.boot()
-        if written.due_at() > now:
-            return
-        lease = session.long_lease.id
-        last = Compare(keys.status(self._node, job), "mod", "=", written.revision)
-        operations = self._operations(job, wish, written, lease)
-        written.times.append(now)
+    async def _write_open(self, session: Session) -> None:
+        """Everything that is due, as many jobs at a time as go into one transaction."""
+        batch: dict[JobKey, list[Op]] = {}
+        size = 0
+        for job in sorted(self._open):
+            wish = self._wishes.get(job, NO_WISH)
+            if not self._differs(job, wish, session):
+                self._open.discard(job)
+                continue
+            written = self._written.setdefault(job, Written())
+            if written.due_at() > self._clock.boot():
+                continue
+            operations = self._operations(job, wish, written, session.long_lease.id)
+            if batch and (len(batch) == JOBS_MAX or size + len(operations) > OPERATIONS_MAX):
+                await self._write(batch, session)
+                batch, size = {}, 0
+            batch[job] = operations
+            size += len(operations)
+        if batch:
+            await self._write(batch, session)
+
+    async def _write(self, batch: dict[JobKey, list[Op]], session: Session) -> None:
+        now, last = self._clock.boot(), list[Compare]()
+        for job in batch:
+            key, written = keys.status(self._node, job), self._written[job]
+            last.append(Compare(key, "mod", "=", written.revision))
+            written.times.append(now)
+        operations = [operation for made in batch.values() for operation in made]
         self._session = None  # in doubt, until the answer is here
-        result = await self._store.txn((*self._membership.fence(), last), operations)
+        result = await self._store.txn((*self._membership.fence(), *last), operations)
         if not result.succeeded:
             # Somebody else wrote, or holds the node's record: membership finds out about that.
-            raise Unavailable(f"the status of {job} was changed by another")
+            raise Unavailable(f"the status of {', '.join(map(str, batch))} was changed by another")
         self._session = session
-        self._open.discard(job)
-        if wish.instances:
-            written.instances = dict(wish.instances)
-            written.lease = lease
-            written.revision = result.revision
-            written.names = {key: (value, lease) for key, value in wish.names().items()}
-        else:
-            del self._written[job]
+        for job in batch:
+            self._book(job, self._wishes.get(job, NO_WISH), session.long_lease.id, result.revision)
         self._local.execution.set()  # who waits for names to be withdrawn may go on
+
+    def _book(self, job: JobKey, wish: Wish, lease: int, revision: int) -> None:
+        """The store holds what was wished for."""
+        self._open.discard(job)
+        if not wish.instances:
+            del self._written[job]
+            return
+        written = self._written[job]
+        written.instances = dict(wish.instances)
+        written.lease = lease
+        written.revision = revision
+        written.names = {key: (value, lease) for key, value in wish.names().items()}
 
     def _operations(self, job: JobKey, wish: Wish, written: Written, lease: int) -> list[Op]:
         key = keys.status(self._node, job)

@@ -85,7 +85,13 @@ class Worker:
             await self._have_images(spec)
         async with self._starts:
             _unless(self._may_begin(spec.id))
-            await self._runtime.create_pod(spec)
+            try:
+                await self._runtime.create_pod(spec)
+            except RuntimeFailed:
+                # It may be there, or half of it: it counts until a listing tells otherwise.
+                if spec.id not in self._local.observed:
+                    self._local.observe(spec.id, ObservedPod(id=spec.id, is_complete=False))
+                raise
         created = tuple(
             ObservedContainer(name=c.name, state=ContainerState.CREATED) for c in spec.containers
         )

@@ -200,7 +200,8 @@ CONTAINER = Record(
             aliases=("cpus",),
             check=CPU,
             default="no limit",
-            doc="A limit of its use of processors.",
+            doc="A limit of its use of processors, and what the scheduler sets aside on nodes that"
+            " count theirs.",
         ),
         Field(
             name="healthcheck",

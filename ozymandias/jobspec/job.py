@@ -4,44 +4,82 @@ import dataclasses
 import re
 from collections.abc import Mapping as Table
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from ozymandias.jobspec.autoscale import AUTOSCALE
 from ozymandias.jobspec.checks import (
     DNS_LABEL,
     NAME,
     PORT,
     WRONG,
     Choice,
+    Flag,
     Integer,
     Schema,
     expected,
     text_of,
 )
 from ozymandias.jobspec.container import CONTAINER, LABELS, Draft
-from ozymandias.jobspec.loader import Node
+from ozymandias.jobspec.loader import Node, Scalar
+from ozymandias.jobspec.neighbours import Draft as PlacementDraft
 from ozymandias.jobspec.parts import UrlPath
 from ozymandias.jobspec.placement import PLACEMENT, Priority
 from ozymandias.jobspec.records import Field, Given, ListOf, MapOf, Marked, Record
 from ozymandias.jobspec.report import Place, Wrong, quoted
 from ozymandias.jobspec.rules import check_across
-from ozymandias.jobspec.words import OTHER_JOB_WORDS, PRIORITY_CLASSES, UNBUILT_JOB_FIELDS
+from ozymandias.jobspec.words import OTHER_JOB_WORDS, UNBUILT_JOB_FIELDS
 from ozymandias.model.job import (
     DEFAULT_NAMESPACE,
+    Autoscale,
     IngressRule,
     Job,
+    JobKey,
     JobKind,
     JobName,
     Namespace,
     NetworkMode,
     OnPartition,
-    PlacementRules,
 )
+from ozymandias.model.settings import PRIORITY_CLASSES
 
 INSTANCES_MAX = 10_000
+PERCENT_PATTERN = "(100|[0-9]{1,2})%"
 CONTAINERS_MAX = 50
 RULES_MAX = 100
 HOST_LENGTH_MAX = 253
 HOST_PATTERN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
+
+
+class Least(NamedTuple):
+    """How many are to be healthy: so many, or that part of the wanted ones."""
+
+    number: int = 0
+    percent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """A number of instances, or a percentage."""
+
+    @property
+    def expects(self) -> str:
+        return f"{Integer(0, INSTANCES_MAX).expects}, or a percentage such as 50%"
+
+    def read(self, node: Node, at: Place) -> Least:
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            text = node.text
+            if re.fullmatch(PERCENT_PATTERN, text):
+                return Least(percent=int(text[:-1]))
+            if not text.isdigit():
+                hint = "a whole number from 0% to 100%" if "%" in text else ""
+                raise expected(self.expects, node, hint)
+        elif not isinstance(node, Scalar) or type(node.value) is not int:
+            raise expected(self.expects, node)
+        return Least(number=Integer(0, INSTANCES_MAX).read(node, at))
+
+    def schema(self) -> Schema:
+        percent = {"type": "string", "pattern": f"^{PERCENT_PATTERN}$"}
+        return {"anyOf": [Integer(0, INSTANCES_MAX).schema(), percent]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,43 +163,74 @@ def _build_job(given: Given) -> Any:
     ingress = check_across(drafts, rules, names=_names(known.value) if known else frozenset())
     _check_kind(given)
     _check_network(given, drafts)
+    namespace = Namespace(given.get("namespace", DEFAULT_NAMESPACE))
+    key = JobKey(namespace, JobName(given.get("name", "")))
+    placement = given.get("placement", PlacementDraft()).settled(key)
     if given.at.report.count:
         return WRONG
     kind = given.get("type", JobKind.SERVICE)
+    least: Least = given.get("min_available", Least())
     return Job(
         name=JobName(given.values["name"]),
-        namespace=Namespace(given.get("namespace", DEFAULT_NAMESPACE)),
-        instances=0 if kind is JobKind.SYSTEM else given.get("numInstances", 1),
+        namespace=namespace,
+        instances=0 if kind is JobKind.SYSTEM else _instances(given),
         kind=kind,
         network=given.get("network", NetworkMode.POD),
         priority=given.get("priority", 0),
+        may_preempt=given.get("preempt", True),
+        is_protected=given.get("protected", False),
         on_partition=given.get("on_partition", OnPartition.KEEP),
-        min_available=given.get("min_available", 0),
-        placement=given.get("placement", PlacementRules()),
+        min_available=least.number,
+        min_available_percent=least.percent,
+        placement=placement,
         containers=tuple(
             dataclasses.replace(draft.container, name=name) for name, draft in drafts.items()
         ),
         ingress=ingress,
         labels=given.get("labels", ()),
+        autoscale=given.get("autoscale"),
     )
+
+
+def _instances(given: Given) -> int:
+    """As many as the file says; a pool begins with the least that it has."""
+    rules: Autoscale | None = given.get("autoscale")
+    found: int = given.get("numInstances", 1 if rules is None else rules.min)
+    return found
 
 
 def _check_kind(given: Given) -> None:
     """What the type of a job and its numbers have to do with each other."""
-    rules: PlacementRules = given.get("placement", PlacementRules())
+    placement: PlacementDraft = given.get("placement", PlacementDraft())
     if given.get("type") is JobKind.SYSTEM:
         if given.has("numInstances"):
             given.wrong("numInstances", "a system job runs once on every node", "leave it out")
-        if rules.prefer or rules.max_per_node:
+        if not placement.is_require_only:
             given.wrong(
                 "placement",
                 "a system job runs once on every matching node",
                 'only "require" makes sense for it',
             )
+        if given.has("autoscale"):
+            given.wrong("autoscale", "a system job runs once on every node", "leave it out")
         return
-    wanted, least = given.get("numInstances", 1), given.get("min_available", 0)
-    if least > wanted and not given.is_wrong("numInstances"):
+    _check_pool(given)
+    wanted, least = _instances(given), given.get("min_available", Least()).number
+    if least > wanted and not given.is_wrong("numInstances") and not given.has("autoscale"):
         given.wrong("min_available", f"{least} of {wanted} instances can't be available")
+
+
+def _check_pool(given: Given) -> None:
+    """A pool begins within its bounds, and its least is what can be counted on."""
+    rules: Autoscale | None = given.get("autoscale")
+    if rules is None:
+        return
+    begins, least = _instances(given), given.get("min_available", Least()).number
+    if not rules.min <= begins <= rules.max:
+        within = f"{rules.min} to {rules.max}, the bounds of autoscale"
+        given.wrong("numInstances", f"{begins} is not within {within}")
+    elif least > rules.min:
+        given.wrong("min_available", f"the pool may have only {rules.min} (autoscale.min)")
 
 
 def _check_network(given: Given, drafts: Table[str, Draft]) -> None:
@@ -221,15 +290,31 @@ JOB = Record(
             name="priority",
             check=Priority(),
             default="0",
-            doc="Of jobs that wait for room the highest comes first. Classes: "
+            doc="Of jobs that wait for room the highest comes first, and what fits nowhere else"
+            " displaces lower ones. Classes: "
             + ", ".join(f"{name} ({number})" for name, number in PRIORITY_CLASSES.items())
-            + ".",
+            + ", and those of the cluster's settings.",
+        ),
+        Field(
+            name="preempt",
+            check=Choice({"lower": True, "never": False}),
+            default="lower",
+            doc="lower: what fits nowhere else displaces instances of lower priority; never: it"
+            " waits for room instead.",
+        ),
+        Field(
+            name="protected",
+            check=Flag(),
+            default="false",
+            doc="Nobody displaces its instances, and no pressure on a host makes them leave. Meant"
+            " for administrators.",
         ),
         Field(
             name="min_available",
-            check=Integer(0, INSTANCES_MAX),
+            check=Available(),
             default="0",
-            doc="Drains and changes never leave fewer healthy instances than this.",
+            doc="Drains and changes never leave fewer healthy instances than this; a percentage is"
+            " of the wanted ones, rounded up.",
         ),
         Field(
             name="placement",
@@ -267,6 +352,11 @@ JOB = Record(
             default="keep",
             doc="What becomes of running pods while their node can't reach the cluster. stop: they"
             " end when its lease does, so that a replacement never runs beside them.",
+        ),
+        Field(
+            name="autoscale",
+            check=AUTOSCALE,
+            doc="A pool: more instances while something is pending, fewer when nothing is.",
         ),
         Field(name="labels", check=LABELS, doc="Labels of the job."),
     ),

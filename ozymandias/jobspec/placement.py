@@ -2,6 +2,8 @@
 
 role == infra          zone in [a, b]          gpu exists          cores > 4
 {label: zone, test: in, values: [a, b]}        and in `prefer` with `weight: 10`
+
+Other jobs and the nodes of a burst are in `jobspec/neighbours.py`.
 """
 
 import re
@@ -18,18 +20,20 @@ from ozymandias.jobspec.checks import (
     text_of,
 )
 from ozymandias.jobspec.loader import Mapping, Node, Scalar
+from ozymandias.jobspec.neighbours import BURST, NEIGHBOURS, Draft
 from ozymandias.jobspec.records import Field, Given, ListOf, Marked, Record
-from ozymandias.jobspec.report import Place, Wrong, did_you_mean, quoted
-from ozymandias.jobspec.words import PRIORITY_CLASSES
+from ozymandias.jobspec.report import Mark, Place, Wrong, did_you_mean, quoted
 from ozymandias.model.job import LabelRule, LabelTest, PlacementRules
 from ozymandias.model.node import LABEL_NAME, LABEL_VALUE
+from ozymandias.model.settings import PRIORITY_CLASSES, PRIORITY_MAX
 
-PRIORITY_MAX = 10_000
 WEIGHT_MAX = 100
 RULES_MAX = 50
 VALUES_MAX = 100
 
-_RULE = re.compile(r"\s*(\S+?)\s*(==|!=|<=|>=|=|<|>|\s(?:in|exists)\b)\s*(.*?)\s*")
+_RULE = re.compile(r"\s*(\S+?)\s*(==|!=|<=|>=|=>|=<|=~|=|<|>|\s(?:in|exists)\b)\s*(.*?)\s*")
+_OTHER_RULE = re.compile(r"\s*(\S+?)(?:\s+(\S{1,20})\s+|\s*(?<=\w)([^\w\s]{1,3})\s*)(\S.*)")
+_OPERATORS = "there are ==, !=, in, exists, < and >"
 _NUMBER = re.compile(r"[-+]?[0-9]{1,15}(\.[0-9]{1,9})?")
 _TESTS = {test.value: test for test in LabelTest} | {"=": LabelTest.EQUAL}
 _MEANT = {"<=": 'write "<" and the next number', ">=": 'write ">" and the number before'}
@@ -63,10 +67,15 @@ class Rule:
         if not found:
             bare = re.fullmatch(LABEL_NAME, text.strip())
             hint = f'for example "{text.strip()} exists"' if bare else ""
+            if odd := _OTHER_RULE.fullmatch(text):
+                operator = quoted(odd[2] or odd[3])
+                raise Wrong(f"there is no operator {operator} for labels", _OPERATORS)
             raise expected(self.expects, node, hint)
         label, sign, rest = found[1], found[2].strip(), found[3]
         if sign in _MEANT:
             raise Wrong(f"there is no {quoted(sign)} for labels", _MEANT[sign])
+        if sign not in _TESTS:
+            raise Wrong(f"there is no operator {quoted(sign)} for labels", _OPERATORS)
         values = _values(rest) if sign == "in" else ((rest,) if rest else ())
         return checked(LabelRule(label=label, test=_TESTS[sign], values=values))
 
@@ -79,6 +88,11 @@ class Rule:
 def _values(text: str) -> tuple[str, ...]:
     inner = text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text
     return tuple(part.strip() for part in inner.split(",") if part.strip())
+
+
+def parse_rule(text: str) -> LabelRule:
+    """A rule in its short form, where there is no file around it; Wrong says what is wrong."""
+    return Rule()._short(Scalar(text, text, Mark(1, 1)))
 
 
 def checked(rule: LabelRule) -> LabelRule:
@@ -161,25 +175,33 @@ class Priority:
 
     def read(self, node: Node, at: Place) -> int:
         if isinstance(node, Scalar) and isinstance(node.value, str):
-            text = node.text
-            if text in PRIORITY_CLASSES:
-                return PRIORITY_CLASSES[text]
+            text, own = node.text, at.report.priority_classes
+            # A predefined class means the same in every cluster.
+            known = {**(own or {}), **PRIORITY_CLASSES}
+            if text in known:
+                return known[text]
             if not text.isdigit():
-                begun = next((name for name in PRIORITY_CLASSES if name.startswith(text)), "")
-                hint = f'did you mean "{begun}"?' if begun else ""
-                raise expected(self.expects, node, hint or did_you_mean(text, PRIORITY_CLASSES))
+                begun = next((name for name in known if name.startswith(text)), "")
+                hint = f'did you mean "{begun}"?' if begun else did_you_mean(text, known)
+                if not hint and own is None:
+                    hint = "classes of a cluster's own are known there alone: ozy plan asks it"
+                raise expected(self.expects, node, hint)
         return Integer(0, PRIORITY_MAX).read(node, at)
 
     def schema(self) -> Schema:
-        return {"anyOf": [Integer(0, PRIORITY_MAX).schema(), {"enum": list(PRIORITY_CLASSES)}]}
+        # Any name: a cluster may have classes of its own.
+        return {"anyOf": [Integer(0, PRIORITY_MAX).schema(), {"type": "string", "maxLength": 63}]}
 
 
-def _build_placement(given: Given) -> PlacementRules:
-    return PlacementRules(
+def _build_placement(given: Given) -> Draft:
+    rules = PlacementRules(
         require=tuple(marked.value for marked in given.get("require", ())),
         prefer=tuple(marked.value for marked in given.get("prefer", ())),
+        spread=given.get("spread", ""),
         max_per_node=given.get("max_per_node", 0),
+        burst=given.get("burst"),
     )
+    return Draft(rules=rules, near=given.get("near", ()), apart=given.get("apart", ()))
 
 
 PLACEMENT = Record(
@@ -206,22 +228,40 @@ PLACEMENT = Record(
             doc="Nodes that match are filled first, those that match more before others.",
         ),
         Field(
+            name="near",
+            check=NEIGHBOURS,
+            doc="Other jobs: on nodes where one of theirs is. With a weight it is preferred only.",
+        ),
+        Field(
+            name="apart",
+            check=NEIGHBOURS,
+            doc="Other jobs: on nodes where none of theirs is, and they keep away too. With a"
+            " weight it is preferred only.",
+        ),
+        Field(
+            name="spread",
+            check=NAME,
+            doc="A label: as evenly over its values as may be; nodes without it count as one more"
+            " value.",
+        ),
+        Field(
             name="max_per_node",
             check=Integer(1, 10_000),
             default="no limit",
             doc="At most so many instances on one node.",
         ),
+        Field(
+            name="burst",
+            check=BURST,
+            doc="Above `after` live instances the rest go to these nodes, which are not used"
+            " before, and come home when there is room.",
+        ),
     ),
     build=_build_placement,
-    unbuilt={
-        "near": "beside another job",
-        "apart": "away from another job",
-        "spread": "evenly over a label's values",
-        "burst": "to other nodes above a number",
-    },
     meant={
         "constraints": 'did you mean "require"?',
-        "affinity": 'did you mean "prefer"?',
+        "affinity": 'did you mean "prefer", or "near" for other jobs?',
+        "anti_affinity": 'did you mean "apart"?',
         "node": 'write require: ["name == …"] on a label of the node',
     },
 )

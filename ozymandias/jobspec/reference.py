@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+from ozymandias.jobspec.autoscale import AUTOSCALE, FREEZE, PENDING
 from ozymandias.jobspec.container import CONTAINER
 from ozymandias.jobspec.forms import PORT_RECORD
 from ozymandias.jobspec.job import INGRESS, JOB
@@ -23,6 +24,9 @@ RECORDS = {
     "volume": VOLUME,
     "ingress": INGRESS,
     "placement": PLACEMENT,
+    "autoscale": AUTOSCALE,
+    "pending": PENDING,
+    "freeze": FREEZE,
 }
 _BLOCK = re.compile(r"(<!-- fields: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

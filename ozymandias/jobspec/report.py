@@ -6,7 +6,7 @@ counted but no longer kept beyond a limit: a broken file must not cost more than
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ozymandias.problems import FieldError
@@ -36,9 +36,10 @@ class Wrong(Exception):
 
 
 class Report:
-    """The complaints so far."""
+    """The complaints so far; and what a cluster would know, if one is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, priority_classes: Mapping[str, int] | None = None) -> None:
+        self.priority_classes = priority_classes  # of the cluster's settings; None: no cluster
         self._errors: list[FieldError] = []
         self._omitted = 0
         self._guesses = 0

@@ -23,21 +23,11 @@ RESERVED_LABELS = {
     r"(io\.)?(ozymandias|ozy)([./-].*)?": "belongs to Ozymandias itself",
 }
 
-PRIORITY_CLASSES = {
-    "platform-critical": 10_000,
-    "platform-infrastructure": 9_000,
-    "platform-observability": 8_000,
-    "platform-security": 7_000,
-    "platform-cicd": 6_000,
-    "platform-low": 5_000,
-}
-
 # Fields of the format that are not built yet: refused as such, never ignored. -> what they are.
 UNBUILT_JOB_FIELDS = {
     "pre_deploy": "a task before each deployment",
     "schedule": "running a job at given times",
     "update": "how a rollout proceeds",
-    "autoscale": "changing the number of instances by load",
     "sidecar": "a proxy beside each instance",
     "vault": "secrets from Vault",
     "egress": "what a job may reach",

@@ -1,6 +1,6 @@
 """Instances: slot *n* of a job. Where they are assigned, and what was observed of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -98,6 +98,9 @@ class Assignment:
     node: NodeName
     job: JobKey
     groups: tuple[Group, ...]
+    _instances: "tuple[Assigned, ...] | None" = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +121,12 @@ class Assigned:
         return InstanceId(self.job, self.slot)
 
 
-def instances_of(assignment: Assignment) -> Iterator[Assigned]:
-    for group in assignment.groups:
-        for slot in group.slots:
-            yield Assigned(
+def instances_of(assignment: Assignment) -> Sequence[Assigned]:
+    """Made when they are first asked for: many look at an assignment before it changes."""
+    found = assignment._instances
+    if found is None:
+        found = tuple(
+            Assigned(
                 node=assignment.node,
                 job=assignment.job,
                 slot=slot,
@@ -131,6 +136,11 @@ def instances_of(assignment: Assignment) -> Iterator[Assigned]:
                 state=group.state,
                 demand=group.demand,
             )
+            for group in assignment.groups
+            for slot in group.slots
+        )
+        object.__setattr__(assignment, "_instances", found)
+    return found
 
 
 class InstanceState(StrEnum):

@@ -144,7 +144,7 @@ class Container:
     depends_on: tuple[Dependency, ...] = ()
     restart: RestartPolicy = RestartPolicy()
     memory_bytes: int = DEFAULT_MEMORY_BYTES
-    cpu: float | None = None  # a limit in cores; not a scheduling resource yet
+    cpu: float | None = None  # a limit in cores, set aside where nodes count them
     healthcheck: HealthCheck | None = None
     volumes: tuple[Volume, ...] = ()
     user: str | None = None
@@ -216,6 +216,40 @@ class PlacementRules:
     burst: Burst | None = None
 
 
+class PendingSource(StrEnum):
+    """Where a pool asks how much work is waiting."""
+
+    URL = "url"
+    COMMAND = "command"
+    KEY = "key"  # of etcd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """A time of the week in which a job is not scaled; as a FreezeWindow of the cluster's."""
+
+    start: int  # minutes after midnight
+    end: int
+    weekdays: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
+    timezone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autoscale:
+    """A pool: more instances while something is pending, fewer when nothing is."""
+
+    min: int
+    max: int
+    source: PendingSource
+    target: str  # the URL, the command as one line of a shell's words, or the key
+    path: str = ""  # into the JSON of the answer; "": it is the number itself
+    every_seconds: float = 30.0
+    step: int = 1
+    freeze: tuple[Freeze, ...] = ()
+    kind: str = "autoscale"  # what instances find as POOL_TYPE
+    agent_name: str = "{pool}-{slot}"  # what they find as AGENT_NAME
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     name: JobName
@@ -231,6 +265,10 @@ class Job:
     priority: int = 0  # the higher one is placed first
     min_available: int = 0  # healthy instances that we ourselves never go below
     placement: PlacementRules = PlacementRules()
+    may_preempt: bool = True  # `preempt: never`: it displaces nobody, whatever its priority
+    is_protected: bool = False  # `protected: true`: nobody displaces it
+    autoscale: Autoscale | None = None
+    min_available_percent: int = 0  # the same, of as many as are wanted; one of the two is 0
 
     @property
     def key(self) -> JobKey:
@@ -238,6 +276,42 @@ class Job:
 
     def container(self, name: str) -> Container:
         return next(c for c in self.containers if c.name == name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a pool's source said when it was last asked with something new to say."""
+
+    pending: int | None  # None: the source could not be asked, or made no sense
+    reason: str  # what came of it
+    at: float = 0.0  # wall clock, for people
+    by: str = ""  # the node that asked
+    steps: int = 0  # how often the number of instances was changed for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One instance is to be elsewhere: it starts there, and stops here once that one is healthy.
+
+    At most one of a job at a time, because its head has room for one.
+    """
+
+    slot: int  # the one that is to leave
+    node: str  # where it is
+    to_slot: int  # the one that takes its place
+    to: str
+    since: float  # wall clock
+    reason: str = ""
+    given_up: float = 0.0  # wall clock; 0: it is under way. The job rests for a while after this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """What the job's instances on one node do without, and since when."""
+
+    node: str
+    what: str  # in the words of its rules: "role == infra", "near db"
+    since: float  # wall clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +325,11 @@ class JobHead:
     restart: int = 0  # raised by `ozy restart`: instances of an older generation are replaced
     commit: str = ""  # id of the transaction that wrote this
     idempotency: str = ""  # of the last change that came with a key: hashes of key and request
+    # Why its instances are replaced though there is a freeze window; "": they wait for its end.
+    override_freeze: str = ""
+    look: Look | None = None  # of a pool
+    move: Move | None = None  # under way, or the last one that was given up
+    drift: tuple[Drift, ...] = ()  # what it would rather have, only where it does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +343,7 @@ class JobVersion:
     submitted_at: float = 0.0
     message: str = ""
     idempotency: str = ""  # hashes of the submit's Idempotency-Key and body
+    override_freeze: str = ""  # why it did not wait for the end of a freeze window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,23 +25,32 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
+    """Amounts of what is shared out. Processors are optional: as a limit, 0 is "not counted"."""
+
     memory_bytes: int = 0
     disk_bytes: int = 0
+    cpu_millis: int = 0  # thousandths of a core
 
     def __add__(self, other: "Resources") -> "Resources":
         return Resources(
             memory_bytes=self.memory_bytes + other.memory_bytes,
             disk_bytes=self.disk_bytes + other.disk_bytes,
+            cpu_millis=self.cpu_millis + other.cpu_millis,
         )
 
     def __sub__(self, other: "Resources") -> "Resources":
         return Resources(
             memory_bytes=self.memory_bytes - other.memory_bytes,
             disk_bytes=self.disk_bytes - other.disk_bytes,
+            cpu_millis=self.cpu_millis - other.cpu_millis,
         )
 
     def fits_in(self, other: "Resources") -> bool:
-        return self.memory_bytes <= other.memory_bytes and self.disk_bytes <= other.disk_bytes
+        return (
+            self.memory_bytes <= other.memory_bytes
+            and self.disk_bytes <= other.disk_bytes
+            and (not other.cpu_millis or self.cpu_millis <= other.cpu_millis)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +60,7 @@ class Demand:
     memory_bytes: int = 0
     disk_bytes: int = 0
     host_ports: tuple[HostPort, ...] = ()
+    cpu_millis: int = 0
 
     @classmethod
     def of(cls, job: Job) -> Self:
@@ -67,11 +77,21 @@ class Demand:
             memory_bytes=sum(c.memory_bytes for c in job.containers),
             disk_bytes=sum(v.space_bytes for v in volumes),
             host_ports=tuple(sorted(ports)),
+            cpu_millis=sum(millis_of(c.cpu) for c in job.containers if c.cpu),
         )
 
     @property
     def resources(self) -> Resources:
-        return Resources(memory_bytes=self.memory_bytes, disk_bytes=self.disk_bytes)
+        return Resources(
+            memory_bytes=self.memory_bytes,
+            disk_bytes=self.disk_bytes,
+            cpu_millis=self.cpu_millis,
+        )
+
+
+def millis_of(cores: float) -> int:
+    """Thousandths, at least one: what is asked for is never nothing."""
+    return max(1, round(cores * 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +101,34 @@ class Totals:
     resources: Resources = Resources()
     host_ports: tuple[HostPort, ...] = ()  # sorted
 
-    def plus(self, demand: Demand) -> "Totals":
+    def plus(self, demand: Demand, times: int = 1) -> "Totals":
+        """With so many more of what one instance takes, or so many fewer."""
+        here, ports = self.resources, self.host_ports
+        if demand.host_ports:
+            ports = _changed_ports(ports, demand.host_ports, times)
         return Totals(
-            resources=self.resources + demand.resources,
-            host_ports=tuple(sorted((*self.host_ports, *demand.host_ports))),
+            resources=Resources(
+                memory_bytes=here.memory_bytes + times * demand.memory_bytes,
+                disk_bytes=here.disk_bytes + times * demand.disk_bytes,
+                cpu_millis=here.cpu_millis + times * demand.cpu_millis,
+            ),
+            host_ports=ports,
         )
+
+    def and_also(self, other: "Totals") -> "Totals":
+        return Totals(
+            resources=self.resources + other.resources,
+            host_ports=tuple(sorted((*self.host_ports, *other.host_ports))),
+        )
+
+
+def _changed_ports(
+    ports: tuple[HostPort, ...], changed: tuple[HostPort, ...], times: int
+) -> tuple[HostPort, ...]:
+    left = [*ports, *changed * max(0, times)]
+    for port in changed * max(0, -times):
+        left.remove(port)
+    return tuple(sorted(left))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +139,21 @@ class Drain:
     deadline: float = 0.0  # wall clock; past it what could not move is stopped. 0: never
     by: str = ""
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Displaced:
+    """An instance that had to make room here for a more important one.
+
+    It stands in the ledger of the node that it left: whoever sees the instance elsewhere sees this
+    too, so nobody displaces it again at once. Its age is measured by who looks, on its own clock.
+    """
+
+    namespace: str
+    job: str
+    slot: int
+    at: float  # wall clock, for people; and to tell two of the same instance apart
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +174,9 @@ class Ledger:
     held: Totals = Totals()
     promised: Totals = Totals()
     commit: str = ""  # id of the transaction that wrote this
+    machine: str = ""  # id of the one that last had this name; "": not known
+    lease: int = 0  # of its presence when it last joined: another one is another stretch
+    displaced: tuple[Displaced, ...] = ()  # of the last minute; older ones go with the next
 
     @property
     def allocatable(self) -> Resources:
@@ -144,6 +205,25 @@ class Presence:
     long_lease: int = 0  # of its statuses and names, which outlive a blink of the lease
     degraded: str = ""  # why it takes no new work, e.g. podman does not answer
     peer_key: str = field(default="", repr=False)  # what it shows to other daemons' APIs
+    schedules: bool = True  # False: it follows what is its own, and leaves deciding to others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a node really does, under its lease; written on notable change only.
+
+    It is a hint: no transaction compares it. Shares are in hundredths of what the host has.
+    """
+
+    load_percent: int = 0  # load average of five minutes by processors
+    memory_percent: int = 0
+    disk_percent: int = 0
+    # Why it takes no new work though it is well otherwise, e.g. "memory pressure: …".
+    taint: str = ""
+    tainted_at: float = 0.0  # wall clock
+    # While pressure lasts: so many of its instances it would keep, the others leave one by one.
+    shed_to: int = -1  # -1: nobody is asked to leave
+    is_urgent: bool = False  # who was asked has not left: it does not wait for a replacement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +234,22 @@ class Node:
     presence: Presence | None = None
     presence_revision: int = 0  # create revision of the presence record; the node's epoch
     presence_lease: int = 0
+    load: Load | None = None
 
     @property
     def is_alive(self) -> bool:
         return self.presence is not None
 
     @property
+    def schedules(self) -> bool:
+        """Whether its daemon is there and decides for the cluster."""
+        return self.presence is not None and self.presence.schedules
+
+    @property
     def is_schedulable(self) -> bool:
-        return self.presence is not None and not self.presence.degraded and self.ledger.takes_work
+        return (
+            self.presence is not None
+            and not self.presence.degraded
+            and self.ledger.takes_work
+            and not (self.load and self.load.taint)
+        )

@@ -2,15 +2,24 @@
 
 A plan is a set of edits; an edit is one step of one slot on one node. `store/commit.py` turns the
 edits into one transaction, `ozy plan` prints them. Each carries the reason in plain words.
+
+Instances of one job are alike, and a thousand of them may take the same step on a few nodes. Such a
+plan holds runs: one value for all the slots on a node that do the same for the same reason. Who
+looks at edits sees them slot by slot (`Runs`), who applies them takes each run at once (`steps`).
 """
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
+from typing import overload
 
 from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobVersion
-from ozymandias.model.node import Demand, Drain, NodeName
+from ozymandias.model.node import Demand, Displaced, Drain, NodeName
 from ozymandias.model.pod import Pod, PodId
+from ozymandias.model.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +41,82 @@ class Edit:
     @property
     def instance(self) -> InstanceId:
         return InstanceId(self.job, self.slot)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return (self.slot,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The same step of several slots on one node; the members are those of `Edit`."""
+
+    node: NodeName
+    job: JobKey
+    slots: tuple[int, ...]
+    uid: str
+    version: int
+    generation: int = 0
+    before: SlotState | None
+    after: SlotState | None
+    demand: Demand
+    reason: str
+    score: tuple[tuple[str, float], ...] = ()
+
+    def edit(self, slot: int) -> Edit:
+        return Edit(
+            node=self.node,
+            job=self.job,
+            slot=slot,
+            uid=self.uid,
+            version=self.version,
+            generation=self.generation,
+            before=self.before,
+            after=self.after,
+            demand=self.demand,
+            reason=self.reason,
+            score=self.score,
+        )
+
+
+Step = Edit | Run
+
+
+class Runs(Sequence[Edit]):
+    """Runs seen as edits, slot by slot; each is made when somebody looks at it."""
+
+    __slots__ = ("_ends", "runs")
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = tuple(runs)
+        self._ends = list(accumulate(len(run.slots) for run in self.runs))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[Edit]:
+        return (run.edit(slot) for run in self.runs for slot in run.slots)
+
+    @overload
+    def __getitem__(self, index: int) -> Edit: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Edit]: ...
+    def __getitem__(self, index: int | slice) -> Edit | Sequence[Edit]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        at = range(len(self))[index]
+        place = bisect_right(self._ends, at)
+        run = self.runs[place]
+        return run.edit(run.slots[at - self._ends[place] + len(run.slots)])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.runs)
+
+    def __repr__(self) -> str:
+        return f"Runs({self.runs!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +155,26 @@ class Plan:
     """Everything that one transaction will change, and what it relied on beyond that."""
 
     reason: str
-    edits: tuple[Edit, ...] = ()
+    edits: Sequence[Edit] = ()
     job: JobChange | None = None
     pending: tuple[Pending, ...] = ()
     nodes: tuple[NodeChange, ...] = ()
     # Nodes declared dead: compared to be absent; their statuses and names are deleted.
     dead: frozenset[NodeName] = frozenset()
+    settings: Settings | None = None  # the cluster's, as they shall be
+    # Decided on there being no freeze window: compared, so that none can have come in between.
+    heeds_settings: bool = False
+    # Of nodes where instances are displaced: what their ledgers shall remember of that.
+    displaced: Mapping[NodeName, tuple[Displaced, ...]] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The edits, those that are runs as they are."""
+        return self.edits.runs if isinstance(self.edits, Runs) else self.edits
 
     @property
     def is_empty(self) -> bool:
-        return not (self.edits or self.job or self.nodes or self.dead)
+        return not (self.edits or self.job or self.nodes or self.dead or self.settings)
 
 
 class ActionKind(StrEnum):

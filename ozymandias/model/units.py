@@ -38,6 +38,11 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
+def format_cores(millis: int) -> str:
+    """``2 cores``, ``0.5 cores``, ``1 core``."""
+    return f"{millis / 1000:g} core" + "s" * (millis != 1000)
+
+
 def parse_duration(text: str | int | float) -> float:
     """Seconds of ``30``, ``"30s"``, ``"1m30s"``. ValueError says what a duration looks like."""
     if isinstance(text, int | float) and not isinstance(text, bool):

@@ -20,8 +20,8 @@ OPEN_FILES_MAX = 65536  # enough for a database
 PROCESSES_MAX = 16384  # podman lowers its own limit to the kernel's pid_max, 32768 by default
 LOG_SIZE_MAX_BYTES = 10 * 2**20  # per container; conmon starts the file anew beyond it
 # How long the monitor of an ended exec stays, in case somebody asks for its exit code. podman's own
-# 300 s keep the pod's cgroup busy: removing a pod would take seconds after every exec.
-EXEC_LINGER_SECONDS = 1
+# 300 s would leave a crowd of them behind every exec probe; a second is too short on a busy host.
+EXEC_LINGER_SECONDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ class SystemClock:
 class Host:
     memory_bytes: int
     disk_bytes: int  # of the file system that holds the state directory
+    cpu_millis: int  # thousandths of the cores that this process may use
     machine_id: str
     load: float  # average of the last minute
 
@@ -45,6 +46,7 @@ def read_host(state_dir: Path, machine_id: str = "") -> Host:
     return Host(
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         disk_bytes=disk.f_blocks * disk.f_frsize,
+        cpu_millis=1000 * len(os.sched_getaffinity(0)),
         machine_id=machine_id or read_machine_id(),
         load=os.getloadavg()[0],
     )

@@ -82,7 +82,8 @@ class PodmanNetwork:
 
     async def _refuse_overlap(self, wanted: ipaddress.IPv4Network) -> None:
         _, networks = await self._api.call("GET", "/networks/json")
-        for network in networks or ():
+        # Another daemon of this machine may have made our own one meanwhile.
+        for network in (n for n in networks or () if n.get("name") != self._name):
             for subnet in _subnets(network):
                 if subnet.overlaps(wanted):
                     raise NetworkFailed(

@@ -15,7 +15,9 @@ can't be learnt again from podman, so a daemon that comes back sees what is real
 
 import asyncio
 import errno
+import math
 import socket as sockets
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -43,7 +45,8 @@ from ozymandias.ports import (
     RuntimeFailed,
     RuntimeInfo,
 )
-from ozymandias.runtime import podspec, probes, streams
+from ozymandias.runtime import monitors, podspec, probes, streams
+from ozymandias.runtime.containers_conf import EXEC_LINGER_SECONDS
 from ozymandias.runtime.observation import Observer, is_connected, is_running
 from ozymandias.runtime.podman_api import (
     DEADLINE_SECONDS,
@@ -91,6 +94,7 @@ class PodmanRuntime:
         self._observer = Observer(self._api, self._owner, host_address)
         self._http: aiohttp.ClientSession | None = None
         self._creations = 0  # begun so far
+        self._monitored: dict[str, float] = {}  # by pod: until when its commands leave monitors
         self._sweeping = asyncio.Lock()
         self.volumes = Volumes(self._api, self._owner, volume_dir=volume_dir, shared_dir=shared_dir)
 
@@ -273,6 +277,8 @@ class PodmanRuntime:
         )
 
     async def remove_pod(self, pod: PodId) -> None:
+        if time.monotonic() < self._monitored.pop(pod.name, 0.0):
+            await asyncio.to_thread(monitors.end, pod.name)
         await self._insist(
             "DELETE", f"/pods/{segment(pod.name)}", query={"force": True, "timeout": 0}
         )
@@ -349,17 +355,21 @@ class PodmanRuntime:
     async def exec(
         self, pod: PodId, container: str, command: Sequence[str], *, timeout: float = 60.0
     ) -> ExecResult:
-        session = await streams.exec_create(self._api, container_name(pod, container), command)
+        name = container_name(pod, container)
+        session = await streams.exec_create(self._api, name, command)
         done: ExecResult | None = None
+        self._monitored[pod.name] = math.inf
         try:
             async with asyncio.timeout(timeout):
-                done = await streams.exec_run(self._api, session)
+                done = await streams.exec_run(self._api, name, session)
                 return done
         except TimeoutError:
             raise RuntimeFailed(
                 f"the command did not end within {format_duration(timeout)} and was killed"
             ) from None
         finally:
+            if pod.name in self._monitored:
+                self._monitored[pod.name] = time.monotonic() + EXEC_LINGER_SECONDS
             if done is None:  # too slow, or nobody waits for it any more
                 await asyncio.shield(streams.exec_kill(self._api, session))
 

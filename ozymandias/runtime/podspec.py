@@ -11,7 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ozymandias.model.job import Container, JobName, Namespace, NetworkMode, Port, Protocol
+from ozymandias.model.job import (
+    Container,
+    Job,
+    JobKind,
+    JobName,
+    Namespace,
+    NetworkMode,
+    Port,
+    Protocol,
+)
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import Pod, PodId
 from ozymandias.ports import RuntimeFailed
@@ -31,6 +40,11 @@ REDIRECTS = PREFIX + "redirects"  # of a pod: "80:3000/tcp,..."
 
 PIDS_MAX = 4096  # processes and threads of one container
 CPU_PERIOD_MICROSECONDS = 100_000
+# How readily the kernel kills a process for want of memory: pods before everything of the host, the
+# less important ones first, and what belongs to every node last.
+OOM_SCORE_SERVICE = (900, 500)  # of priority 0, and of the highest
+OOM_SCORE_SYSTEM = 200
+PRIORITY_MAX = 10_000
 HOST_NAME_MAX = 63
 
 
@@ -199,6 +213,7 @@ def container_spec(
         "labels": theirs | ours,
         "env": environment_of(pod, container),
         "resource_limits": _limits(container),
+        "oom_score_adj": oom_score(pod.job),
         "restart_policy": "no",
         "stop_timeout": grace_seconds(container),
         "init": container.init,
@@ -239,6 +254,13 @@ def container_spec(
         "stop_signal": _signal_number(container.stop_signal),
     }
     return spec | {key: value for key, value in optional.items() if value is not None}
+
+
+def oom_score(job: Job) -> int:
+    if job.kind is JobKind.SYSTEM:
+        return OOM_SCORE_SYSTEM
+    lowest, highest = OOM_SCORE_SERVICE
+    return lowest - (lowest - highest) * min(max(job.priority, 0), PRIORITY_MAX) // PRIORITY_MAX
 
 
 def environment_of(pod: Pod, container: Container) -> dict[str, str]:

@@ -14,11 +14,20 @@ import aiohttp
 
 from ozymandias.ports import ExecResult, LogLine, RuntimeFailed
 from ozymandias.runtime.observation import parse_time
-from ozymandias.runtime.podman_api import Frame, Frames, PodmanApi, filters, frames, segment
+from ozymandias.runtime.podman_api import (
+    Frame,
+    Frames,
+    PodmanApi,
+    Refused,
+    filters,
+    frames,
+    segment,
+)
 
 STDOUT, STDERR = 1, 2
 EXEC_OUTPUT_BYTES_MAX = 4 * 2**20  # of each stream; the rest is read and dropped
-EVENT_MARGIN_SECONDS = 2.0  # around an exec, when its end is looked up among the events
+NO_CONTAINER = "no such container"
+NO_SESSION = "no such exec session"
 FOLLOW_SECONDS = 1.0  # how often an ended container is looked at while its log is followed
 
 
@@ -92,8 +101,22 @@ async def _until_ended(
 
 async def _state(api: PodmanApi, path: str) -> dict[str, Any] | None:
     """podman's words on the container's state; None when it is gone."""
-    status, found = await api.call("GET", path + "/json", accept=(404,))
-    return None if status == 404 else dict(found["State"])
+    found = await _found(api, path, NO_CONTAINER)
+    return found and dict(found["State"])
+
+
+async def _found(api: PodmanApi, path: str, missing: str) -> dict[str, Any] | None:
+    """podman's words on something; None where there is no such thing.
+
+    What goes while podman looks is not a 404: then it is told in words alone.
+    """
+    try:
+        status, found = await api.call("GET", path + "/json", accept=(404,))
+    except Refused as error:
+        if missing in error.message:
+            return None
+        raise
+    return None if status == 404 else dict(found)
 
 
 async def _next_start(api: PodmanApi, path: str, known: str | None) -> str | None:
@@ -128,7 +151,7 @@ async def exec_create(api: PodmanApi, container: str, command: Sequence[str]) ->
     return str(answer["Id"])
 
 
-async def exec_run(api: PodmanApi, session: str) -> ExecResult:
+async def exec_run(api: PodmanApi, container: str, session: str) -> ExecResult:
     """Run it to its end. The caller sets a limit, and calls exec_kill past it."""
     began = time.time()
     output = {STDOUT: bytearray(), STDERR: bytearray()}
@@ -138,38 +161,47 @@ async def exec_run(api: PodmanApi, session: str) -> ExecResult:
             taken = output[STDERR if stream == STDERR else STDOUT]
             taken += content[: EXEC_OUTPUT_BYTES_MAX - len(taken)]
     return ExecResult(
-        exit_code=await _exit_code(api, session, began),
+        exit_code=await exit_code(api, container, session, began),
         stdout=bytes(output[STDOUT]),
         stderr=bytes(output[STDERR]),
     )
 
 
-async def _exit_code(api: PodmanApi, session: str, began: float) -> int:
-    """podman forgets a session soon after its end; then its event log still knows."""
-    status, found = await api.call("GET", f"/exec/{session}/json", accept=(404,))
-    if status != 404:
+async def exec_session(api: PodmanApi, session: str) -> dict[str, Any] | None:
+    """podman's words on a command; None when it has forgotten it."""
+    return await _found(api, f"/exec/{session}", NO_SESSION)
+
+
+async def exit_code(api: PodmanApi, container: str, session: str, began: float) -> int:
+    """podman forgets a session some seconds after its end; then its event log still knows.
+
+    podman 4 does not say there which command ended, only in which container: where several did
+    since ours began, theirs must have ended alike.
+    """
+    if found := await exec_session(api, session):
         return int(found["ExitCode"])
     query = {
         "stream": False,
-        "since": int(began - EVENT_MARGIN_SECONDS),
-        "until": int(time.time() + EVENT_MARGIN_SECONDS),
-        "filters": filters(event=["exec_died"]),
+        "since": int(began),
+        "filters": filters(event=["exec_died"], container=[container]),
     }
     _, answer = await api.call("GET", "/events", query=query)
-    for event in documents_of(answer):
-        attributes = (event.get("Actor") or {}).get("Attributes") or {}
-        if attributes.get("execID") == session:
-            return int(attributes.get("containerExitCode", 0))
-    raise RuntimeFailed("podman has forgotten the exit code of the command")
+    ended = [e for e in documents_of(answer) if e.get("timeNano", 0) >= began * 1e9]
+    attributes = [(e.get("Actor") or {}).get("Attributes") or {} for e in ended]
+    ours = [a for a in attributes if a.get("execID") == session]
+    codes = {int(a.get("containerExitCode", 0)) for a in ours or attributes}
+    if len(codes) != 1:
+        raise RuntimeFailed("podman has forgotten the exit code of the command")
+    return codes.pop()
 
 
 async def exec_kill(api: PodmanApi, session: str) -> None:
     """End a command that takes too long, with what it started; nothing else, whatever its pid."""
     try:
-        status, found = await api.call("GET", f"/exec/{session}/json", accept=(404,))
+        found = await exec_session(api, session)
     except RuntimeFailed:
         return
-    if status == 404 or not found.get("Running") or not found.get("Pid"):
+    if not found or not found.get("Running") or not found.get("Pid"):
         return
     pid = int(found["Pid"])
     try:

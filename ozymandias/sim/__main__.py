@@ -11,9 +11,13 @@ Exit codes: 0 nothing was violated, 1 something was, 2 bad usage, 130 interrupte
 
 import argparse
 import itertools
+import logging
 import os
+import signal
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from ozymandias.sim.page import render
@@ -110,9 +114,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("\ninterrupted")
         return 130
+    except BrokenProcessPool:
+        say("a process died: of a seed that never ends, see above; of too little memory, or killed")
+        return 1
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Nobody wants to hear of each task and coroutine of the life that is thrown away with it."""
+    logging.getLogger("asyncio").disabled = True
+    warnings.simplefilter("ignore")
+    raise KeyboardInterrupt
 
 
 def _replay(options: argparse.Namespace, schedule: Schedule) -> int:
+    signal.signal(signal.SIGINT, _interrupt)
     say(f"seed {schedule.seed}: {schedule.options}")
     outcome = run(schedule, keeps_story=options.story or bool(options.html))
     if outcome.violations and options.shrink:

@@ -13,7 +13,8 @@ ready, no timer) raises Deadlock, and spinning at one instant raises Livelock.
 import asyncio
 import heapq
 import random
-from asyncio import events
+from asyncio import events, format_helpers
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
@@ -47,24 +48,32 @@ class _Task(asyncio.Task[Any]):
         return self._serial
 
 
-# Handles without what asyncio keeps for its debug mode: they are made for every step of a task.
+# Handles are made for every step of a task: these are without what asyncio keeps for its debug
+# mode (class attributes hide slots of the base), and cancelled is whose callback is gone.
 class _Handle(events.Handle):
     __slots__ = ()
 
-    def __init__(
-        self, callback: Callable[..., Any], args: Any, loop: "VirtualLoop", context: Context | None
-    ) -> None:
-        self._context = copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
+    _repr = None
+    _source_traceback = None
+
+    def __init__(self, callback: Callable[..., Any], args: Any, context: Context | None) -> None:
+        self._callback: Callable[..., Any] | None = callback
         self._args = args
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
+        self._context = copy_context() if context is None else context
+
+    @property
+    def _cancelled(self) -> bool:  # type: ignore[override]
+        return self._callback is None
+
+    def cancelled(self) -> bool:
+        return self._callback is None
+
+    def cancel(self) -> None:
+        self._callback, self._args = None, ()
 
 
-class _Timer(events.TimerHandle):
-    __slots__ = ()
+class _Timer(_Handle):
+    __slots__ = ("_scheduled", "_when")
 
     def __init__(
         self,
@@ -74,16 +83,27 @@ class _Timer(events.TimerHandle):
         loop: "VirtualLoop",
         context: Context | None,
     ) -> None:
-        _Handle.__init__(self, callback, args, loop, context)  # type: ignore[arg-type]
+        self._callback = callback
+        self._args = args
+        self._context = copy_context() if context is None else context
+        self._loop = loop
         self._when = when
         self._scheduled = True
+
+    def when(self) -> float:
+        return self._when
+
+    def cancel(self) -> None:
+        if self._scheduled and self._callback is not None:
+            self._loop._timer_cancelled_count += 1
+        self._callback, self._args = None, ()
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
     """`VirtualLoop(seed).run(main())`, or `asyncio.Runner(loop_factory=lambda: VirtualLoop(7))`."""
 
     # What BaseEventLoop keeps for its subclasses.
-    _ready: "asyncio.base_events.collections.deque[events.Handle]"  # type: ignore[name-defined]
+    _ready: deque[_Handle]
     _stopping: bool
     _closed: bool
     _timer_cancelled_count: int
@@ -98,8 +118,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._serials = 0
         self._timers: list[tuple[float, int, _Timer]] = []  # a heap, by time and serial number
         self._rounds = 0
-        self._frozen: dict[str, tuple[float, list[events.Handle]]] = {}
+        self._frozen: dict[str, tuple[float, list[_Handle]]] = {}
         self.set_task_factory(_make_task)
+        self.get_debug = bool  # type: ignore[method-assign]  # False: every future asks
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run to the end, cancel what is left, close the loop."""
@@ -118,20 +139,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> events.Handle:
+    ) -> _Handle:
         if self._closed:
             raise RuntimeError("Event loop is closed")
-        handle = _Handle(callback, args, self, context)
+        handle = _Handle(callback, args, context)
         self._ready.append(handle)
         return handle
 
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> _Timer:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> events.TimerHandle:
+    ) -> _Timer:
         if self._closed:
             raise RuntimeError("Event loop is closed")
         timer = _Timer(when, callback, args, self, context)
-        self._push(timer)
+        self._serials += 1
+        heapq.heappush(self._timers, (when, self._serials, timer))
         return timer
 
     def _push(self, timer: _Timer) -> None:
@@ -180,14 +207,29 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self._frozen:
             handles = self._without_frozen(handles)
         for handle in handles:
-            if not handle._cancelled:
-                handle._run()
+            callback = handle._callback
+            if callback is not None:
+                try:
+                    handle._context.run(callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self._tell_of(error, handle)
+
+    def _tell_of(self, error: BaseException, handle: _Handle) -> None:
+        source = format_helpers._format_callback_source(handle._callback, handle._args)
+        self.call_exception_handler(
+            {"message": f"Exception in callback {source}", "exception": error, "handle": handle}
+        )
 
     # A daemon that does not get to run ----------------------------------------------------------
 
     def freeze(self, machine: str) -> None:
         """As SIGSTOP: nothing of that machine's daemon runs until `thaw`."""
         self._frozen.setdefault(machine, (self._now, []))
+
+    def is_frozen(self, machine: str) -> bool:
+        return machine in self._frozen
 
     def thaw(self, machine: str, *, slept: bool = False) -> None:
         """It goes on where it was; what was due meanwhile is due now.
@@ -212,8 +254,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handles = [h for h in handles if not isinstance(h, _Timer)]
         self._ready.extend(handles)
 
-    def _without_frozen(self, handles: list[events.Handle]) -> list[events.Handle]:
-        awake: list[events.Handle] = []
+    def _without_frozen(self, handles: list[_Handle]) -> list[_Handle]:
+        awake: list[_Handle] = []
         for handle in handles:
             held = self._frozen.get(_machine_of(handle))
             (held[1] if held else awake).append(handle)
@@ -222,10 +264,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _forget_cancelled_timers(self) -> None:
         timers = self._timers
         if self._timer_cancelled_count > 100 and self._timer_cancelled_count * 2 > len(timers):
-            timers[:] = [entry for entry in timers if not entry[2]._cancelled]
+            timers[:] = [entry for entry in timers if entry[2]._callback is not None]
             heapq.heapify(timers)
             self._timer_cancelled_count = 0
-        while timers and timers[0][2]._cancelled:
+        while timers and timers[0][2]._callback is None:
             self._timer_cancelled_count -= 1
             heapq.heappop(timers)
 
@@ -240,7 +282,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """There are no file descriptors."""
 
 
-def _shuffle(handles: list[events.Handle], dice: random.Random) -> None:
+def _shuffle(handles: list[_Handle], dice: random.Random) -> None:
     """As Random.shuffle does, for lists so short that a plain product is even enough."""
     draw = dice.random
     for last in range(len(handles) - 1, 0, -1):
@@ -248,14 +290,43 @@ def _shuffle(handles: list[events.Handle], dice: random.Random) -> None:
         handles[last], handles[other] = handles[other], handles[last]
 
 
-def _machine_of(handle: events.Handle) -> str:
-    context: Context = handle._context  # type: ignore[attr-defined]
-    return context.get(MACHINE, "")
+def _machine_of(handle: _Handle) -> str:
+    return handle._context.get(MACHINE, "")
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coro: Any, **keys: Any) -> _Task:
     assert isinstance(loop, VirtualLoop)
     return _Task(coro, loop=loop, **keys)
+
+
+class Deadline:
+    """`with Deadline(5):` raises TimeoutError then, as asyncio.timeout does, for half the price."""
+
+    __slots__ = ("_cancelling", "_is_over", "_seconds", "_task", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._is_over = False
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        self._timer = loop.call_later(self._seconds, self._end)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._task.cancel()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        self._timer.cancel()
+        if self._is_over:
+            is_ours = self._task.uncancel() <= self._cancelling
+            if is_ours and kind is asyncio.CancelledError:
+                raise TimeoutError from error
 
 
 class SimClock:

@@ -6,6 +6,10 @@ view of the cluster that may be old.
 
     S10  floor     an own action takes no healthy instance where `min_available` needs it
          drain     a drain stops what is healthy only where as many as are wanted are healthy
+         move      what moves to be better placed stops where it was only when it is healthy where
+                   it goes; of one job never two at once
+    F1   freeze    in a freeze window no instance is replaced, unless somebody said why, or a node
+                   is drained; what changes the settings comes before or after, never in between
     L3   priority  room that appeared goes to the highest priority that fits into it, and so does
                    what is left after a loss
 
@@ -21,6 +25,7 @@ from ozymandias.model.job import Job, JobHead, JobKey, JobKind, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.pod import PodId
 from ozymandias.sim import rest
+from ozymandias.sim.precedence import Precedence
 from ozymandias.sim.truth import LIVE, Change, Truth
 
 VIEW_SECONDS = 0.5  # how far behind a well daemon's view of the store may be
@@ -28,7 +33,9 @@ NEVER = float("-inf")
 
 
 class Conduct:
-    def __init__(self, truth: Truth, now: Callable[[], float]) -> None:
+    def __init__(
+        self, truth: Truth, now: Callable[[], float], is_tended: Callable[[NodeName], bool]
+    ) -> None:
         self._truth = truth
         self._now = now
         self._ready: dict[JobKey, dict[PodId, float]] = {}  # healthy, and since when
@@ -37,6 +44,7 @@ class Conduct:
         self._head_since: dict[JobKey, float] = {}
         self._live: dict[JobKey, Counter[NodeName]] = {}
         self._missing_since: dict[JobKey, float] = {}
+        self._precedence = Precedence(truth, now, VIEW_SECONDS, is_tended)
 
     def check(
         self,
@@ -57,7 +65,7 @@ class Conduct:
         }
         for job in asked:
             self._head_since[job] = self._now()
-        found: list[str] = []
+        found = self._precedence.check(change, asked, is_trusted=is_trusted)
         stopped: dict[JobKey, list[PodId]] = {}
         for pod in ended:
             if pod.node in self._truth.presences:
@@ -67,7 +75,10 @@ class Conduct:
         if is_trusted:
             for job in stopped.keys() - asked:
                 found += self._check_floor(job, stopped[job])
+            for job in heads.keys() - asked:
+                found += self._check_move(job, heads[job], stopped.get(job, ()))
         if change.is_schedule:
+            found += self._check_freeze(change, asked, stopped)
             lost = {pod.key for pod in ended if pod.node not in self._truth.presences}
             outdated = {pod.key for pod in ended if not self._is_current(pod)}
             found += self._check_priority(change, asked, lost, outdated, is_trusted)
@@ -110,7 +121,7 @@ class Conduct:
         lately = {p for times in late for p, t in times.items() if t >= now - VIEW_SECONDS}
         lost = {p for p in lately if p.node not in truth.presences}
         healthy = len(running & (ready.keys() | lately) | lost)
-        floor, name = min(spec.min_available, head.wanted), served[0].name
+        floor, name = rest.floor_of(spec, head.wanted), served[0].name
         if healthy < floor:
             yield f"S10 {name} was stopped: {healthy} of {job} are healthy, {floor} must be"
         elif healthy < head.wanted and self._is_moved(served, instances, spec, head):
@@ -133,9 +144,67 @@ class Conduct:
             and all(rest.is_current(a, head) for a in instances if a.state in LIVE)
         )
 
+    def _check_move(
+        self, job: JobKey, before: JobHead | None, stopped: Sequence[PodId]
+    ) -> Iterator[str]:
+        """Judged by the notes that the job's head had and has, and by who is healthy."""
+        after = self._truth.heads.get(job)
+        if before is None or after is None or self._is_new(job):
+            return
+        old = before.move if before.move and not before.move.given_up else None
+        new = after.move if after.move and not after.move.given_up else None
+        if old and new and (old.slot, old.to_slot) != (new.slot, new.to_slot):
+            yield f"S10 {job}-{new.slot} begins to move while {job}-{old.slot} is moving"
+        elif new and not old and len(self._truth.live(job)) > after.wanted + 1:
+            yield f"S10 {job} has {len(self._truth.live(job))} of {after.wanted} as it moves one"
+        if old and after.move is None:
+            served = [p for p in stopped if (p.node, p.slot) == (old.node, old.slot)]
+            since = max((self._ready.get(job, {}).get(p, NEVER) for p in served), default=NEVER)
+            was_served = NEVER < since < self._now() - VIEW_SECONDS
+            if was_served and not self._was_ready(job, old.to, old.to_slot):
+                yield f"S10 {served[0].name} was moved before it was healthy on {old.to}"
+
+    def _was_ready(self, job: JobKey, node: str, slot: int) -> bool:
+        """Whether it is healthy, or was a moment ago."""
+        lately = self._now() - VIEW_SECONDS
+        until = self._ready_until.get(job, {}).items()
+        ready = {*self._ready.get(job, {}), *(pod for pod, end in until if end >= lately)}
+        return any((pod.node, pod.slot) == (node, slot) for pod in ready)
+
     def _is_new(self, job: JobKey) -> bool:
         """Whether somebody changed it so lately that not all may have seen it."""
         return self._now() - self._head_since.get(job, NEVER) < VIEW_SECONDS
+
+    # Freeze windows -----------------------------------------------------------------------------
+
+    def _check_freeze(
+        self, change: Change, asked: set[JobKey], stopped: Mapping[JobKey, Sequence[PodId]]
+    ) -> Iterator[str]:
+        """New beside old, or new for old: that is a rollout, whatever its planner says.
+
+        The windows of a simulation hold at any time.
+        """
+        truth = self._truth
+        if not truth.settings.freezes or change.settles:
+            return
+        for job in sorted(change.jobs - asked):
+            head, live = truth.heads.get(job), Counter(truth.live(job).values())
+            more = live - self._live.get(job, Counter())
+            for node in change.presences:
+                more.pop(node, None)
+            if not more or head is None or head.deleting or head.override_freeze:
+                continue
+            instances = list(truth.assigned(job))
+            if any((there := truth.ledgers.get(a.node)) and there.drain for a in instances):
+                continue
+            is_mixed = any(a.state in LIVE and not rest.is_current(a, head) for a in instances)
+            old = [pod for pod in stopped.get(job, ()) if not rest.is_current(pod, head)]
+            if old or (is_mixed and self._is_one_more(job, head, live.total())):
+                yield f"F1 {job} is rolled out in a freeze window"
+
+    def _is_one_more(self, job: JobKey, head: JobHead, live: int) -> bool:
+        spec = self._truth.spec(job)
+        return spec is not None and spec.kind is JobKind.SERVICE and live > head.wanted
 
     # Priority -----------------------------------------------------------------------------------
 
@@ -159,7 +228,10 @@ class Conduct:
             head = truth.heads.get(job)
             before = self._live.get(job, Counter())
             live = self._live[job] = Counter(truth.live(job).values())
-            if more := live - before:
+            more = live - before
+            for node in change.presences:  # what it goes on with as it joins was not given to it
+                more.pop(node, None)
+            if more:
                 gained[job] = more
             if job in self._missing_since:
                 lacked.add(job)
@@ -197,9 +269,11 @@ class Conduct:
                 or rival.priority <= spec.priority
             ):
                 continue
-            if self._is_new(other):
-                continue
+            if self._is_new(other) or gained.keys() & {n.job for n in rival.placement.near}:
+                continue  # what it has to be near to came only now
             for node, count in sorted(gained[job].items()):
+                if self._precedence.is_displaced(node, job):
+                    continue  # others leave for it; its rival may not want that
                 given = [Demand.of(spec)] * count
                 there = self._live.get(other, Counter())
                 if rest.may_have(truth, node, rival, there) and rest.fits(

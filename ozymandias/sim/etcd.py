@@ -208,7 +208,12 @@ class SimEtcd:
         before: dict[
             bytes, KV | None
         ] = {}  # of a key written twice, too: "previous" is by revision
-        events = [Event(e.kv, e.deleted, before.setdefault(e.kv.key, e.prev)) for e in events]
+        events = [
+            e
+            if (first := before.setdefault(e.kv.key, e.prev)) is e.prev
+            else Event(e.kv, e.deleted, first)
+            for e in events
+        ]
         self._history.append(tuple(events))
         for hook in self.on_commit:
             hook(self.revision, events)

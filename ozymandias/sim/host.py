@@ -99,6 +99,7 @@ class SimHost:
         self.behave: Behave = _behave_well
         self.probe: Probe = _probe_well
         self.faults = Faults()
+        self.lacks = ""  # what its gauge finds short: memory, disk, ... (`sim/gauge.py`)
         self.on_event: OnEvent = _hear_nothing  # what is done to a pod, at the moment it is done
         self.is_up = True
         self.started_total = 0  # containers ever started: tells restarts apart

@@ -15,14 +15,17 @@ Each check returns sentences, one per violation, each with the invariant's name 
     S16 owners     one owner per host port; an ingress claim has a job
 
 What needs a memory of what came before (S4, S5, S7, S13) is in `sim/witness.py`, what must hold in
-the end (L1-L6) in `sim/rest.py`.
+the end (L1-L6) in `sim/rest.py`, and what decisions are recorded with (S18) in `sim/recorded.py`.
 """
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from ozymandias.core.apply import totals
+from ozymandias.core.autoscale import steps_of
 from ozymandias.model.instance import InstanceId, SlotState, instances_of
 from ozymandias.model.job import JobHead, JobKey, JobKind
 from ozymandias.model.node import Ledger, NodeName
@@ -38,7 +41,11 @@ def check_schedule(kvs: Mapping[bytes, KV]) -> list[str]:
     return check_capacity(truth, truth.ledgers) + check_one_place(truth, jobs)
 
 
-def check_capacity(truth: Truth, nodes: Iterable[NodeName]) -> list[str]:
+def check_capacity(
+    truth: Truth, nodes: Iterable[NodeName], handed: AbstractSet[NodeName] = frozenset()
+) -> list[str]:
+    """``handed``: to other machines in this revision. What such a one finds on itself counts beside
+    what still stops on the other, until it has said that it has none of that."""
     found = []
     for node in sorted(nodes):
         ledger = truth.ledgers.get(node)
@@ -50,6 +57,8 @@ def check_capacity(truth: Truth, nodes: Iterable[NodeName]) -> list[str]:
         if (held, promised) != (ledger.held, ledger.promised):
             found.append(f"S1 {node}: the ledger's totals are not those of its assignments")
         for what, sums in (("holds", held), ("is promised", promised)):
+            if what == "holds" and node in handed:
+                continue
             if not sums.resources.fits_in(ledger.allocatable):
                 found.append(f"S1 {node} {what} {sums.resources} of {ledger.allocatable}")
             ports = Counter(sums.host_ports)
@@ -103,10 +112,16 @@ def check_one_each(truth: Truth, jobs: Iterable[JobKey]) -> list[str]:
     return found
 
 
+def _is_as_closed(before: Ledger, after: Ledger) -> bool:
+    """Closed by the same word of an operator as before: not opened and closed again in between."""
+    return (bool(before.drain), before.is_cordoned) == (bool(after.drain), after.is_cordoned)
+
+
 def check_given(truth: Truth, change: Change) -> list[str]:
     """Work is given to nodes that are there and take it; what belongs to nodes is always taken.
 
-    One revision may hold a submit and the cordon that came right after it.
+    One revision may hold a submit and the cordon that came right after it, or the end of a drain, a
+    submit and a cordon.
     """
     found = []
     for node, job in sorted(change.given):
@@ -114,21 +129,27 @@ def check_given(truth: Truth, change: Change) -> list[str]:
             found.append(f"S3 {job} was given to {node}, which is not there")
         ledger, spec = truth.ledgers.get(node), truth.spec(job)
         is_service = spec is not None and spec.kind is JobKind.SERVICE
-        is_closed = ledger and not ledger.takes_work and node not in change.were_open
+        is_closed = (
+            ledger is not None
+            and not ledger.takes_work
+            and node not in change.were_open
+            and _is_as_closed(change.ledgers.get(node, ledger), ledger)
+        )
         if is_service and is_closed:
             found.append(f"S3 {job} was given to {node}, which is to get no new work")
     return found
 
 
 def check_whole(truth: Truth, job: JobKey, before: JobHead | None) -> list[str]:
-    """A new job, and one scaled up, is placed in the revision that says so."""
+    """A new job, and one scaled up by somebody, is placed in the revision that says so."""
     after = truth.heads.get(job)
     if after is None or after.deleting:
         return []
     is_scaled_up = before is not None and (
         before.uid == after.uid and before.version == after.version and before.wanted < after.wanted
     )
-    if before is not None and not is_scaled_up:
+    is_own_step = before is not None and steps_of(after) > steps_of(before)  # as far as it fits
+    if before is not None and (not is_scaled_up or is_own_step):
         return []
     live = len(truth.live(job))
     return [f"S6 {job} wants {after.wanted} and has {live}"] if live < after.wanted else []
@@ -145,7 +166,7 @@ def check_names(truth: Truth, jobs: Iterable[JobKey]) -> list[str]:
             if status.healthy
         }
         for key, kv in truth.names.get(job, {}).items():
-            slot, address = key.rsplit(b"/", 1)[-1].decode(), json.loads(kv.value).get("host")
+            slot, address = key.rsplit(b"/", 1)[-1].decode(), address_of(kv.value)
             if not slot.isdigit() or (int(slot), address) not in healthy:
                 found.append(f"S9 {key.decode()} names {address}, which no healthy status has")
             if not kv.lease:
@@ -154,6 +175,13 @@ def check_names(truth: Truth, jobs: Iterable[JobKey]) -> list[str]:
             kv_status = truth.kvs.get(keys.status(node, job))
             if kv_status and not kv_status.lease:
                 found.append(f"S9 the status of {job} on {node} has no lease")
+    return found
+
+
+@functools.lru_cache(1024)
+def address_of(record: bytes) -> str | None:
+    """What a name stands for; all of a job's are looked at whenever one changes."""
+    found: str | None = json.loads(record).get("host")
     return found
 
 

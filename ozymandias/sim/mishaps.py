@@ -14,6 +14,7 @@ from ozymandias.model.job import Container, HealthCheck
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import PodId
 from ozymandias.ports import ProbeResult, Put
+from ozymandias.sim.gauge import BLIND, SHORT
 from ozymandias.sim.host import Behaviour
 from ozymandias.sim.schedule import Step
 from ozymandias.sim.store import Cut, Faults
@@ -120,6 +121,24 @@ class Mishaps:
         self._say(machine, f"daemon stopped (SIGSTOP) for {seconds:.1f} s")
         self.world.loop.freeze(machine.label)
         self._at(seconds, lambda: self.world.thaw(machine))
+
+    def _pressure(self, machine: Machine, dice: random.Random) -> bool:
+        """The host is short of something, for less or more than it takes to be told.
+
+        However short the life, and also while all else heals: instances leave only after a while.
+        """
+        if machine.host.lacks:
+            return False
+        what, seconds = dice.choice([*SHORT, BLIND]), dice.choice([8.0, 25.0, 90.0, 90.0])
+        self._say(machine, f"short of {what} for {seconds:g} s")
+        machine.host.lacks = what
+        self.world.loop.call_later(seconds, self._relieve, machine, context=Context())
+        return True
+
+    def _relieve(self, machine: Machine) -> None:
+        if machine.host.lacks:
+            self._say(machine, "short of nothing", HEAL)
+            machine.host.lacks = ""
 
     def _suspend(self, machine: Machine, dice: random.Random) -> None:
         seconds = dice.choice([2, 8, 30]) * dice.random() * self._lasting
@@ -310,6 +329,7 @@ class Mishaps:
                 keys.LEDGERS + b"n9",
                 keys.CLAIMS + b"odd.localhost/",
                 keys.EVENTS + b"n9/000",
+                keys.DECISIONS + b"n9/00",
                 keys.ROOT + b"settings/\xff",
             ]
         )

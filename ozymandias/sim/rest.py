@@ -5,21 +5,30 @@ and is healthy, named and told of; nothing else runs; nothing waits that could g
 judged by plain arithmetic on the ledgers, not by the scheduler's own functions.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from math import ceil, inf
 
+from ozymandias.core.arbiter import Leisure, Proposal, propose
+from ozymandias.core.moves import is_moving
+from ozymandias.core.preempt import Lately
 from ozymandias.core.routes import claims_of
 from ozymandias.model.instance import Assigned, InstanceId, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobKind, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.pod import PodId
+from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Listing
+from ozymandias.sim.invariants import address_of
+from ozymandias.sim.rules import allows
 from ozymandias.sim.truth import LIVE, Truth
 from ozymandias.store import keys
 from ozymandias.store.mirror import Mirror
 
+UNHURRIED = Leisure(steady_seconds=0.0)  # what would be moved, sooner or later
+LONG_AGO = Lately(wall=inf)  # whoever is spared for having been displaced is so for a minute only
 Pods = Mapping[NodeName, AbstractSet[PodId]]  # that run on each host; also those half made
 
 
@@ -36,6 +45,11 @@ def differences(truth: Truth, pods: Pods, core: AbstractSet[NodeName]) -> list[s
         found += _job(truth, job, head, job in broken)
     found += placeable(truth, core)
     found += undrained(truth, core)
+    found += [
+        f"{node} is still under {load.taint}"
+        for node, load in sorted(truth.loads.items())
+        if node in core and load.taint
+    ]
     held = {
         a.instance for a in truth.assigned() if a.node not in core and a.state is SlotState.STOPPING
     }  # their successors wait for nodes that never say whether they are gone
@@ -46,6 +60,11 @@ def differences(truth: Truth, pods: Pods, core: AbstractSet[NodeName]) -> list[s
             found += _instance(truth, assigned)
     found += _hosts(truth, pods, core)
     return found + _strays(truth, core)
+
+
+def still_to_do(snapshot: Snapshot, wall: float) -> Proposal | None:
+    """What the scheduler would do of its own accord, now or once it has waited for long enough."""
+    return propose(snapshot, frozenset(), wall, lately=LONG_AGO, leisure=UNHURRIED)
 
 
 def _job(truth: Truth, job: JobKey, head: JobHead, is_broken: bool) -> list[str]:
@@ -78,6 +97,12 @@ def is_current(instance: Assigned | PodId, head: JobHead) -> bool:
     )
 
 
+def being_moved(truth: Truth) -> list[str]:
+    """Moves under way: each of them ends, one way or the other."""
+    heads = sorted(truth.heads.items())
+    return [f"{job} is still being moved" for job, head in heads if is_moving(head)]
+
+
 def placeable(truth: Truth, core: AbstractSet[NodeName]) -> list[str]:
     """Instances that are wanted, are nowhere, and would fit on a node that takes work (L3)."""
     found = []
@@ -107,7 +132,8 @@ def undrained(truth: Truth, core: AbstractSet[NodeName]) -> list[str]:
     """Instances on nodes that are drained and that could move to one that takes work.
 
     What is being replaced anyway is left to that, and volumes that are kept keep their instance;
-    what must stop first may be needed too much.
+    what must stop first may be needed too much. Rules are asked with those that stay: where too few
+    of them are at home, a burst's nodes are not for what leaves.
     """
     found = []
     for job, head in sorted(truth.heads.items()):
@@ -122,9 +148,12 @@ def undrained(truth: Truth, core: AbstractSet[NodeName]) -> list[str]:
         if spec.on_partition is OnPartition.STOP:
             healthy = sum(instance.job == job for instance in truth.healthy())
             is_under_way = any(a.state is SlotState.WAITING for a in live)  # one at a time
-            if is_under_way or healthy - 1 < min(spec.min_available, head.wanted):
+            if is_under_way or healthy - 1 < floor_of(spec, head.wanted):
                 continue
-        there = Counter(a.node for a in live)
+        healthy_now = truth.healthy()
+        if any(a not in left and a.instance not in healthy_now for a in live):
+            continue  # nobody leaves before the others serve, and these never will
+        there = Counter(a.node for a in live if not is_drained(truth, a.node))
         free = [
             node
             for node in sorted(core)
@@ -143,21 +172,13 @@ def takes_work(truth: Truth, node: NodeName) -> bool:
     presence, ledger = truth.presences.get(node), truth.ledgers.get(node)
     if presence is None or ledger is None:
         return False
-    return not presence.degraded and ledger.takes_work
+    load = truth.loads.get(node)
+    return not presence.degraded and ledger.takes_work and not (load and load.taint)
 
 
 def may_have(truth: Truth, node: NodeName, spec: Job, there: Counter[NodeName]) -> bool:
-    """Whether a node takes work and a job's rules allow one more on it."""
-    limit = spec.placement.max_per_node
-    if not takes_work(truth, node) or (limit and there[node] >= limit):
-        return False
-    return has_labels(truth, node, spec)
-
-
-def has_labels(truth: Truth, node: NodeName, spec: Job) -> bool:
-    """Jobs of a simulation require equal labels, and nothing more difficult."""
-    labels = truth.ledgers[node].all_labels
-    return all(labels.get(rule.label) in rule.values for rule in spec.placement.require)
+    """Whether a node takes work and the rules allow one more of a job on it."""
+    return takes_work(truth, node) and allows(truth, node, spec, there)
 
 
 def homes(truth: Truth, spec: Job) -> set[NodeName]:
@@ -165,7 +186,9 @@ def homes(truth: Truth, spec: Job) -> set[NodeName]:
     return {
         node
         for node in truth.presences
-        if node in truth.ledgers and not truth.ledgers[node].drain and has_labels(truth, node, spec)
+        if node in truth.ledgers
+        and not truth.ledgers[node].drain
+        and allows(truth, node, spec, Counter())
     }
 
 
@@ -186,35 +209,52 @@ def fits(truth: Truth, node: NodeName, demand: Demand, given: Iterable[Demand] =
     gone = list(given)
     memory = max(ledger.held.resources.memory_bytes, ledger.promised.resources.memory_bytes)
     disk = max(ledger.held.resources.disk_bytes, ledger.promised.resources.disk_bytes)
+    cpu = max(ledger.held.resources.cpu_millis, ledger.promised.resources.cpu_millis)
     ports = {*ledger.held.host_ports, *ledger.promised.host_ports}
     ports -= {port for other in gone for port in other.host_ports}
     limit = ledger.allocatable
     return (
         memory - sum(d.memory_bytes for d in gone) + demand.memory_bytes <= limit.memory_bytes
         and disk - sum(d.disk_bytes for d in gone) + demand.disk_bytes <= limit.disk_bytes
+        and (
+            not limit.cpu_millis
+            or cpu - sum(d.cpu_millis for d in gone) + demand.cpu_millis <= limit.cpu_millis
+        )
         and ports.isdisjoint(demand.host_ports)
     )
 
 
+def floor_of(spec: Job, wanted: int) -> int:
+    """How many must stay healthy; a percentage is rounded up. Not asked of system jobs."""
+    return max(min(spec.min_available, wanted), ceil(wanted * spec.min_available_percent / 100))
+
+
 def could_replace(truth: Truth, old: Iterable[Assigned], spec: Job) -> bool:
-    """Where a job needs many of its instances, nothing may be stopped to make way: not judged."""
-    if spec.min_available:
+    """Where a job needs many of its instances, nothing may be stopped to make way: not judged.
+
+    What must never run twice is replaced one for one: several do not make way for a larger one.
+    """
+    if floor_of(spec, 1):
         return False
     is_system = spec.kind is JobKind.SYSTEM
     by_node: dict[NodeName, list[Demand]] = {}
     for assigned in old:
         by_node.setdefault(assigned.node, []).append(assigned.demand)
-    head, limit = truth.heads[spec.key], 0 if is_system else spec.placement.max_per_node
+    head = truth.heads[spec.key]
     new = Counter(
         a.node for a in truth.assigned(spec.key) if a.state in LIVE and is_current(a, head)
     )
     return any(
         (node in homes(truth, spec) if is_system else takes_work(truth, node))
-        and not 0 < limit <= new[node]
-        and has_labels(truth, node, spec)
-        and fits(truth, node, Demand.of(spec), given)
+        and allows(truth, node, spec, new)
+        and any(fits(truth, node, Demand.of(spec), gone) for gone in _going(spec, given))
         for node, given in by_node.items()
     )
+
+
+def _going(spec: Job, old: list[Demand]) -> list[list[Demand]]:
+    """What may leave a node at once for a new instance."""
+    return [[one] for one in old] if spec.on_partition is OnPartition.STOP else [old]
 
 
 def _instance(truth: Truth, assigned: Assigned) -> list[str]:
@@ -231,7 +271,7 @@ def _instance(truth: Truth, assigned: Assigned) -> list[str]:
     records = truth.names.get(assigned.job, {})
     slot = b"/" + str(assigned.slot).encode()
     named = {
-        json.loads(kv.value).get("host")
+        address_of(kv.value)
         for key, kv in records.items()
         if key.endswith(slot) and b"/_tcp/" not in key
     }
@@ -262,16 +302,37 @@ def _strays(truth: Truth, core: AbstractSet[NodeName]) -> list[str]:
     ]
 
 
-def check_mirror(mirror: Mirror, listing: Listing) -> list[str]:
-    """A daemon's copy is the store at the copy's revision (S12)."""
+def check_mirror(mirror: Mirror, listing: Listing, node: NodeName | None = None) -> list[str]:
+    """A daemon's copy is the store at the copy's revision (S12), or the part of a ``node``."""
     fresh = Mirror(None)  # type: ignore[arg-type]
     for kv in listing.kvs:
         if kv.key.startswith(keys.ROOT):
             fresh._apply(kv, deleted=False)
     fresh._publish(listing.revision)
     one, other = mirror.snapshot(), fresh.snapshot()
+    if node is not None:
+        return _check_part(one, other, node)
     return [
         f"S12 a mirror's {part} at revision {listing.revision} are not the store's"
         for part in ("nodes", "jobs", "assignments", "statuses", "claims")
         if getattr(one, part) != getattr(other, part)
+    ]
+
+
+def _check_part(one: Snapshot, other: Snapshot, node: NodeName) -> list[str]:
+    """What a daemon that does not schedule knows: its own node, and what is assigned there."""
+    found = dict(one.assignments)
+    wanted = {pair: entry for pair, entry in other.assignments.items() if pair[0] == node}
+    # A load is a hint, and its change wakes nobody who does not schedule.
+    mine, known = (
+        {name: replace(entry, load=None) for name, entry in snapshot.nodes.items() if name == node}
+        for snapshot in (other, one)
+    )
+    return [
+        f"S12 {node}'s own {part} at revision {one.revision} are not the store's"
+        for part, is_right in (
+            ("record", known == mine and len(one.nodes) <= 1),
+            ("assignments", found == wanted),
+        )
+        if not is_right
     ]

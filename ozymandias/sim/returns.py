@@ -10,41 +10,49 @@ from ozymandias.core.pods import pod_id
 from ozymandias.model.job import Job, JobHead, JobKind, NetworkMode
 from ozymandias.model.node import Demand, Ledger, NodeName
 from ozymandias.model.pod import PodId
-from ozymandias.sim.rest import has_labels
+from ozymandias.sim.rules import allows
 from ozymandias.sim.truth import LIVE, Truth
 
 
 def could_go_on(truth: Truth, pod: PodId) -> bool:
     """It is exactly what its job lacks, its slot is nowhere else, and its node may have it."""
     head, spec = truth.heads.get(pod.key), truth.spec(pod.key)
-    ledger = truth.ledgers.get(pod.node)
+    ledger, presence = truth.ledgers.get(pod.node), truth.presences.get(pod.node)
     if head is None or spec is None or ledger is None or head.deleting:
         return False
+    if presence is not None and not presence.schedules:
+        return False  # it sees its own part alone, and can't know what its job lacks
     if (pod.uid, pod.version, pod.generation) != (head.uid, head.version, head.restart):
         return False
     others = [a for a in truth.assigned(pod.key) if pod_id(a) != pod]
     if any(a.slot == pod.slot for a in others):
         return False
     there = Counter(a.node for a in others if a.state in LIVE)
-    if not _lacks(head, spec, pod.node, there) or _is_outranked(truth, spec):
+    if not _lacks(head, spec, pod.node, there) or _is_outranked(truth, spec, pod.node):
         return False
-    return has_labels(truth, pod.node, spec) and _has_room(ledger, spec)
+    return allows(truth, pod.node, spec, there) and _has_room(ledger, spec)
 
 
-def _is_outranked(truth: Truth, spec: Job) -> bool:
-    """Whether something of a higher priority lacks instances: then the room may be for that."""
-    return spec.kind is JobKind.SERVICE and any(
-        other.priority > spec.priority and len(truth.live(job)) < head.wanted
-        for job, head in truth.heads.items()
-        if (other := truth.spec(job)) is not None and not head.deleting
-    )
+def _is_outranked(truth: Truth, spec: Job, node: NodeName) -> bool:
+    """Whether something that comes first lacks instances: then the room may be for that."""
+    if spec.kind is not JobKind.SERVICE:
+        return False
+    for job, head in truth.heads.items():
+        other = truth.spec(job)
+        if other is None or head.deleting:
+            continue
+        live = truth.live(job)
+        if other.kind is JobKind.SYSTEM and node not in live.values():
+            return True
+        if other.priority > spec.priority and len(live) < head.wanted:
+            return True
+    return False
 
 
 def _lacks(head: JobHead, spec: Job, node: NodeName, there: Counter[NodeName]) -> bool:
     if spec.kind is JobKind.SYSTEM:
         return not there[node]
-    limit = spec.placement.max_per_node
-    return there.total() < head.wanted and not 0 < limit <= there[node]
+    return there.total() < head.wanted
 
 
 def _has_room(ledger: Ledger, spec: Job) -> bool:
@@ -54,5 +62,6 @@ def _has_room(ledger: Ledger, spec: Job) -> bool:
     if spec.network is NetworkMode.HOST and not ledger.allows_host_network:
         return False
     demand, promised = Demand.of(spec), ledger.promised
-    free = ledger.allocatable - promised.resources
-    return demand.resources.fits_in(free) and not set(demand.host_ports) & {*promised.host_ports}
+    both = promised.resources + demand.resources
+    is_free = set(demand.host_ports).isdisjoint(promised.host_ports)
+    return both.fits_in(ledger.allocatable) and is_free

@@ -19,6 +19,7 @@ from ozymandias.ports import (
     RuntimeHung,
     RuntimeInfo,
 )
+from ozymandias.sim.clock import Deadline
 from ozymandias.sim.host import Behaviour, Faults, SimHost, SimPod, behaving
 
 __all__ = ["Behaviour", "Faults", "SimHost", "SimRuntime", "behaving"]
@@ -57,7 +58,7 @@ class SimRuntime:
         if pod.id in self._host.pods:
             await self._call("create_pod", lambda: self._host.remove(pod.id))
         await self._call("create_pod", lambda: self._host.create_begin(pod))
-        await self._call("create_pod", lambda: self._host.create_end(pod))
+        await self._call("complete_pod", lambda: self._host.create_end(pod))
 
     async def start_container(self, pod: PodId, container: str) -> None:
         self._host.on_event(pod, "asked to start", "")
@@ -180,7 +181,7 @@ class SimRuntime:
             latency += host.random.uniform(0.0, 2 * self._deadline_seconds)
         loop.call_later(latency, serve, context=Context())  # the service is not the daemon
         try:
-            async with asyncio.timeout(self._deadline_seconds):
+            with Deadline(self._deadline_seconds):
                 await done
         except TimeoutError:
             raise RuntimeHung(

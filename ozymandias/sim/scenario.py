@@ -9,20 +9,28 @@ node is lost, and what fits must run elsewhere in time.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from ozymandias.api.upkeep import NodeUpkeep
-from ozymandias.daemon.scheduling import FENCE_MARGIN, propose
-from ozymandias.model.job import JobKey, OnPartition
+from ozymandias.core.loss import fence_seconds
+from ozymandias.core.settings import SettingsChange
+from ozymandias.model.job import JobKey, LabelRule, OnPartition
 from ozymandias.model.node import NodeName
+from ozymandias.model.settings import NodePool, RebalanceMode
 from ozymandias.ports import Listing
 from ozymandias.problems import ProblemError
 from ozymandias.sim import rest
 from ozymandias.sim.clock import Livelock, VirtualLoop
 from ozymandias.sim.mishaps import IMAGES, Mishaps
+from ozymandias.sim.pools import Pools
 from ozymandias.sim.schedule import (
+    MOVE_STEPS,
     OPERATOR_STEPS,
+    POOL_STEPS,
+    SETTLING_STEPS,
     SIZES,
     USER_STEPS,
     Options,
@@ -35,13 +43,22 @@ from ozymandias.sim.users import MARK, PATIENCE_SECONDS, Call, Users
 from ozymandias.sim.world import Settings, World
 from ozymandias.store import keys
 
+INFRA = NodePool(namespace="default", require=(LabelRule(label="role", values=("infra",)),))
+POOLS: dict[str, dict[str, NodePool | None]] = {  # what each step of settling makes of it
+    "pool": {"default": INFRA},
+    "prefer-pool": {"default": replace(INFRA, is_hard=False)},
+    "unpool": {"default": None},
+}
+CORES = ("", "", "    cpu: 0.5\n", "    cpu: 1.5\n")  # what a container asks for
 EXCLUSIVE_RATE = 0.2  # of the jobs must never run twice
 JOIN_SECONDS = 30.0  # a node that works again serves again
-CONVERGE_SECONDS = 240.0  # back-off of failed creations and the breaker included
+CONVERGE_SECONDS = 480.0  # with back-off, the breaker, and two moves that fail
 SETTLE_SECONDS = 45.0  # what hung or was in doubt before the healing is over
 LIFE_SECONDS_MAX = 1200.0  # all phases together
+FULL_BYTES = 1536 * 2**20  # of memory, of a node in a life that is full
 PLACE_SECONDS = 5.0  # what is nowhere and fits is placed
 DRILL_SECONDS = 5.0  # beyond the lease, until what was lost runs elsewhere
+MODE_TRIES_MAX = 20
 FAULTLESS = ("hung", "full")  # broken in a way that keeps the lease alive
 
 
@@ -95,7 +112,10 @@ async def _life(schedule: Schedule, keeps_story: bool) -> Outcome:
             nodes=options.nodes,
             lease_ttl_seconds=options.lease_ttl_seconds,
             breaker_seconds=options.breaker_seconds,
+            steady_seconds=options.steady_seconds,
             drift=options.drift,
+            schedulers=options.schedulers,
+            memory_bytes=FULL_BYTES if options.is_full else Settings().memory_bytes,
         ),
     )
     life = Life(world, schedule)
@@ -122,6 +142,14 @@ class Life:
         self.mishaps = Mishaps(world, lasting=self.size.lasting, jobs=schedule.options.jobs)
         self.users = Users(world.truth, lambda text: world.say(text, "users", USER), world.violate)
         world.witness.on_head.append(self.users.head_changed)
+        self.pools = Pools(
+            truth=world.truth,
+            queues=world.queues,
+            now=world.loop.time,
+            say=lambda text: world.say(text, "users", USER),
+            violate=world.violate,
+        )
+        world.witness.on_head.append(self.pools.head_changed)
         self.core: set[NodeName] = set(world.machines)
         self.leaving: set[NodeName] = set()  # broken for ever, their leases lapse
         self._dice = random.Random(f"life {schedule.seed}")
@@ -141,20 +169,37 @@ class Life:
 
     async def _trouble(self, calls: asyncio.TaskGroup) -> None:
         world = self.world
+        calls.create_task(self._choose_mode())
         for step in self.schedule.steps:
             if world.violations:
                 return
             await asyncio.sleep(max(0.0, step.at - world.loop.time()))
             if step.kind in USER_STEPS:
                 calls.create_task(self._use(step))
-            elif step.kind in OPERATOR_STEPS:
+            elif step.kind in OPERATOR_STEPS | SETTLING_STEPS | MOVE_STEPS:
                 calls.create_task(self._operate(step))
+            elif step.kind in POOL_STEPS:
+                calls.create_task(self._pool(step))
             else:
                 await self.mishaps.happen(step)
             if step.index % 4 == 0:
                 self._check_mirrors(step.dice(self.schedule.seed))
         end = self.schedule.options.trouble_seconds
         await asyncio.sleep(max(0.0, end - world.loop.time()))
+
+    async def _choose_mode(self) -> None:
+        """How far instances are moved of the cluster's own accord, said as early as may be."""
+        change = SettingsChange(rebalance=RebalanceMode(self.schedule.options.rebalance))
+        dice = random.Random(f"mode {self.schedule.seed}")
+        for _ in range(MODE_TRIES_MAX):
+            await asyncio.sleep(0.5)
+            if (operations := self.world.operations(dice)) is not None:
+                try:
+                    async with asyncio.timeout(PATIENCE_SECONDS):
+                        await operations.settings.change(change)
+                        return
+                except (ProblemError, TimeoutError):
+                    pass
 
     async def _use(self, step: Step) -> None:
         dice = step.dice(self.schedule.seed)
@@ -172,6 +217,21 @@ class Life:
             if operations and not self.users.is_asked(call.kind, key, but=call):
                 await self.users.ask(call, lambda: request(operations))
 
+    async def _pool(self, step: Step) -> None:
+        """A pool is submitted, its queue fills or empties, or a freeze window comes or goes."""
+        dice = step.dice(self.schedule.seed)
+        operations = self.world.operations(dice)
+        if step.kind == "queue":
+            self.pools.fill(dice)
+        elif operations is None:
+            return
+        elif step.kind == "agents":
+            key, text, least = self.pools.job_file(step, dice)
+            call = Call(kind="submit", key=key, wanted=least, mark=str(step.index))
+            await self.users.ask(call, lambda: operations.submit(text))
+        else:
+            await self.pools.settle(step.kind, operations, dice)
+
     async def _operate(self, step: Step) -> None:
         """Somebody looks after a node; any problem will do as an answer, a bug will not."""
         dice = step.dice(self.schedule.seed)
@@ -181,6 +241,7 @@ class Life:
             return
         upkeep: NodeUpkeep = operations.upkeep
         deadline, force = dice.choice([0.0, 2.0, 5.0, 15.0]), dice.random() < 0.5
+        moves = dice.choice([0, 1, 3, 100])
         acts: dict[str, Callable[[], Awaitable[dict[str, object]]]] = {
             "drain": lambda: upkeep.drain(name, deadline_seconds=deadline, force=force),
             "undrain": lambda: upkeep.undrain(name),
@@ -188,7 +249,10 @@ class Life:
             "uncordon": lambda: upkeep.uncordon(name),
             "label": lambda: upkeep.label(name, {"role": "infra"}, []),
             "unlabel": lambda: upkeep.label(name, {}, ["role"]),
+            **{kind: partial(self._settle, operations, kind) for kind in SETTLING_STEPS},
+            "rebalance": lambda: operations.moving.rebalance(moves),
         }
+        self.world.tended[name] += 1
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 answer = await acts[step.kind]()
@@ -200,6 +264,13 @@ class Life:
             self.world.violate(f"S0 {step.kind} {name} hit a bug: {error}")
         else:
             self.world.say(f"{step.kind} {name}: {answer['reason']}", "users", USER)
+        finally:
+            self.world.tended[name] -= 1
+
+    async def _settle(self, operations: Any, kind: str) -> dict[str, object]:
+        change = SettingsChange(pools=POOLS[kind])
+        found: dict[str, object] = await operations.settings.change(change)
+        return found
 
     def _is_pointless(self, kind: str, key: JobKey) -> bool:
         """Two calls that ask for the very same could not be told apart."""
@@ -235,11 +306,23 @@ class Life:
         )
         if random.Random(f"exclusive {self.schedule.seed} {step.index}").random() < EXCLUSIVE_RATE:
             text += "on_partition: stop\n"
+        if options.is_full:
+            text = self._rival(step, text, memory)
         if options.has_upkeep:
-            text, count = self._fussy(step, text, count)
+            text, count = self._fussy(step, key, text, count)
         return text.encode(), count
 
-    def _fussy(self, step: Step, text: str, count: int) -> tuple[str, int]:
+    def _rival(self, step: Step, text: str, memory: str) -> str:
+        """The same job where there is not room for all, more or less important than others."""
+        dice = random.Random(f"rival {self.schedule.seed} {step.index}")
+        text = text.replace(f"memory: {memory}", f"memory: {dice.choice(['256M', '512M', '1G'])}")
+        text += "protected: true\n" if dice.random() < 0.1 else ""
+        text += "preempt: never\n" if dice.random() < 0.15 else ""
+        if not self.schedule.options.has_upkeep:  # those have priorities of their own
+            text += f"priority: {dice.choice([0, 1, 5, 9])}\n"
+        return text
+
+    def _fussy(self, step: Step, key: JobKey, text: str, count: int) -> tuple[str, int]:
         """The same job with rules of its own, or one on every node; from dice of their own."""
         dice = random.Random(f"fussy {self.schedule.seed} {step.index}")
         rules = dice.choice(
@@ -249,21 +332,47 @@ class Life:
             text = text.replace(f"numInstances: {count}\n", "type: system\n")
             rules, count = rules if "require" in rules else "", 0
         elif dice.random() < 0.5:
-            text += f"min_available: {max(0, count - dice.randint(0, 1))}\n"
+            least = max(0, count - dice.randint(0, 1))
+            # In percent it says the same, until the job is scaled.
+            is_percent = random.Random(f"percent {self.schedule.seed} {step.index}").random() < 0.4
+            text += (
+                f"min_available: {100 * least // max(1, count)}%\n"
+                if is_percent
+                else (f"min_available: {least}\n")
+            )
         text += f"priority: {dice.randint(0, 2)}\n"
+        if count:
+            rules = ", ".join(filter(None, (rules, *self._neighbourly(step, key))))
+            cores = random.Random(f"cores {self.schedule.seed} {step.index}").choice(CORES)
+            text = text.replace("    memory:", f"{cores}    memory:")
         return text + (f"placement: {{{rules}}}\n" if rules else ""), count
+
+    def _neighbourly(self, step: Step, key: JobKey) -> Iterator[str]:
+        """Rules about other jobs and particular nodes; again from dice of their own."""
+        dice = random.Random(f"neighbours {self.schedule.seed} {step.index}")
+        other = f"job-{dice.randint(1, self.schedule.options.jobs)}"
+        word, weight = dice.choice(["near", "apart", "apart"]), dice.choice(["", "", ", weight: 5"])
+        if dice.random() < 0.4 and other != key.name:
+            yield f"{word}: [{{job: {other}{weight}}}]"
+        if dice.random() < 0.2:
+            yield "spread: role"
+        node = dice.choice(sorted(self.world.machines))
+        if dice.random() < 0.2:
+            yield f"burst: {{after: {dice.randint(1, 2)}, node: {node}}}"
 
     def _check_mirrors(self, dice: random.Random) -> None:
         """One daemon's copy of the cluster is compared with the store it is a copy of."""
         daemons = [d for d in self.world.ready() if d.mirror.is_ready]
         if not daemons:
             return
-        mirror = dice.choice(daemons).mirror
+        daemon = dice.choice(daemons)
+        mirror = daemon.mirror
         etcd = self.world.etcd
         if mirror.revision < max(etcd.compacted, etcd.revision - 50):
             return  # too far behind to be looked up cheaply
         kvs = etcd.select(keys.ROOT, keys.prefix_end(keys.ROOT), mirror.revision)
-        for what in rest.check_mirror(mirror, Listing(mirror.revision, kvs)):
+        node = daemon.node if daemon.own_part else None
+        for what in rest.check_mirror(mirror, Listing(mirror.revision, kvs), node):
             self.world.violate(what)
 
     # Recovery -----------------------------------------------------------------------------------
@@ -275,6 +384,8 @@ class Life:
         if self.schedule.options.does_core_only:
             size = self._dice.randint(len(names) // 2 + 1, len(names) - 1)
             self.core = set(self._dice.sample(names, size))
+            if not any(map(world.schedules, self.core)):
+                self.core.add(names[0])  # somebody has to decide
         world.say(f"heals: {' '.join(sorted(self.core))}", "", HEAL)
         for name in names:
             if name in self.core:
@@ -282,6 +393,7 @@ class Life:
             elif await self.mishaps.break_for_ever(name, self._dice) not in FAULTLESS:
                 self.leaving.add(name)
         await world.until(self._is_joined, JOIN_SECONDS, "every node that works has a session (L5)")
+        await self.pools.calm_down(lambda: world.operations(self._dice))
 
     def _is_joined(self) -> bool:
         machines = (self.world.machines[name] for name in self.core)
@@ -310,16 +422,26 @@ class Life:
             world.violate(f"L6 {leases} leases for {alive} nodes")
 
     def _differences(self) -> list[str]:
-        """What is not as it should be; as long as a lost node's lease lives all only seems well."""
+        """What is not as it should be; as long as a lost node's lease lives all only seems well.
+
+        One that is broken for ever and keeps its lease is a place as well, once it is short of
+        nothing any more: whatever is better placed there moves then.
+        """
         world = self.world
         pods = {name: frozenset(m.host.pods) for name, m in world.machines.items()}
-        daemons = [world.machines[name].daemon for name in sorted(self.core)]
-        mirrored = [(id(d), d.mirror.revision) for d in daemons if d]
-        state = (world.etcd.revision, pods, mirrored, sorted(self.leaving))
+        staying = sorted(world.machines.keys() - self.leaving)
+        daemons = [world.machines[name].daemon for name in staying]
+        mirrored = [(id(d), d.mirror.revision, d.taint) for d in daemons if d]
+        lacking = [name for name in staying if world.machines[name].host.lacks]
+        state = (world.etcd.revision, pods, mirrored, lacking, sorted(self.leaving))
         if state != self._looked_at:  # nothing else is looked at, so the answer stays
             there = self.leaving & world.truth.presences.keys()
             unseen = [f"{name} is not missed" for name in sorted(there)]
+            unseen += [f"{name} is short of something" for name in lacking]
+            unseen += [f"a host is still under {d.taint}" for d in daemons if d and d.taint]
+            unseen += rest.being_moved(world.truth)
             found = rest.differences(world.truth, pods, self.core)
+            found += self.pools.differences()
             self._looked_at, self._found = state, unseen + found + self._proposals()
         return self._found
 
@@ -338,8 +460,12 @@ class Life:
 
     def _proposals(self) -> list[str]:
         """What the scheduler itself would still do: at rest, nothing."""
-        daemons = [self.world.machines[name].daemon for name in sorted(self.core)]
-        proposals = (propose(d.mirror.snapshot(), frozenset()) for d in daemons if d)
+        machines = [self.world.machines[name] for name in sorted(self.core)]
+        proposals = (
+            rest.still_to_do(m.daemon.mirror.snapshot(), m.clock.wall())
+            for m in machines
+            if m.daemon and not m.daemon.own_part
+        )
         return [f"{p.what} is still to be done" for p in proposals if p]
 
     # Drill --------------------------------------------------------------------------------------
@@ -365,7 +491,7 @@ class Life:
         ttl = world.settings.lease_ttl_seconds
         limit = ttl + DRILL_SECONDS
         if is_exclusive:  # its guard's time is waited out as well
-            limit += ttl * (1 + FENCE_MARGIN)
+            limit += fence_seconds(ttl)
 
         while self._differences() and world.loop.time() < started + limit:  # noqa: ASYNC110
             await asyncio.sleep(0.2)

@@ -1,25 +1,32 @@
 """Many lives: run seeds on some processes, gather what they were like, stop at the first failure.
 
-A seed that never ends in real time is a failure too: its process is given REAL_SECONDS_MAX.
+A seed that never ends is a failure too: its process is given BUSY_SECONDS_MAX of a processor.
 """
 
+import contextlib
+import ctypes
 import faulthandler
+import functools
 import gc
 import logging
 import multiprocessing
+import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import islice
 
 import structlog
 
 from ozymandias.sim.scenario import Outcome, run_seed
 
-REAL_SECONDS_MAX = 300.0  # of one seed; usually it takes a second
+BUSY_SECONDS_MAX = 300.0  # processor time of one seed; usually it takes a tenth of a second
 CHUNK = 4  # seeds that a process takes at a time
-GARBAGE = 100_000  # objects after which cycles are looked for; by default it is a tenth of the time
+PR_SET_PDEATHSIG = 1  # prctl(2)
+GARBAGE = 1_000_000  # objects after which cycles are looked for; a life seldom makes so many
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,26 +88,79 @@ def be_quiet() -> None:
     )
 
 
+@functools.cache
+def spare_garbage() -> None:
+    """Look for cycles after a life, not in it, and never among what was there before the first."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+
+
 def _run(seed: int) -> tuple[Outcome, float]:
     be_quiet()
-    gc.set_threshold(GARBAGE)
-    faulthandler.dump_traceback_later(REAL_SECONDS_MAX, exit=True, file=2)
+    spare_garbage()
+    # Processor time: on a busy machine a good seed may get none for minutes.
+    faulthandler.register(signal.SIGVTALRM, file=2, all_threads=False, chain=True)
+    signal.setitimer(signal.ITIMER_VIRTUAL, BUSY_SECONDS_MAX)
     before = time.process_time()
     try:
-        return run_seed(seed), time.process_time() - before
+        outcome = run_seed(seed)
+        gc.collect()
+        return outcome, time.process_time() - before
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        faulthandler.unregister(signal.SIGVTALRM)
+
+
+def _end_with(parent: int) -> None:
+    """Else a process whose parent was killed waits for seeds for ever."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _run_some(seeds: tuple[int, ...]) -> list[tuple[Outcome, float]]:
+    return [_run(seed) for seed in seeds]
 
 
 def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[tuple[Outcome, float]]:
-    """Of each seed, as they come in; in order when there is one process only."""
+    """Of each seed, as they come in; in order when there is one process only.
+
+    BrokenProcessPool: a process has died, and with it what was not told yet.
+    """
     if jobs <= 1:
         yield from map(_run, seeds)
         return
     # Forked processes would share the parent's event loop policy and file positions.
-    ignore = (signal.SIGINT, signal.SIG_IGN)  # the one that gathers decides
-    with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, ignore) as pool:
-        yield from pool.imap_unordered(_run, seeds, CHUNK)
+    context = multiprocessing.get_context("spawn")
+    source, under_way = iter(seeds), set[Future[list[tuple[Outcome, float]]]]()
+    pool = ProcessPoolExecutor(jobs, context, _end_with, (os.getpid(),))
+    try:
+        while True:
+            while len(under_way) < 2 * jobs and (some := tuple(islice(source, CHUNK))):
+                with _uninterrupted():
+                    under_way.add(pool.submit(_run_some, some))
+            if not under_way:
+                return
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield from future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits, and processes made meanwhile never hear it.
+
+    A terminal sends it to all of them. One that dies of it before it is told to ignore it may hold
+    the lock of the queue of seeds, and then the pool waits for ever.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def search(

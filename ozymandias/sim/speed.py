@@ -7,13 +7,12 @@ time, so what else the machine does changes little.
 """
 
 import asyncio
-import gc
 import time
 from dataclasses import dataclass
 
 from ozymandias.model.node import NodeName
 from ozymandias.sim.clock import VirtualLoop
-from ozymandias.sim.search import GARBAGE
+from ozymandias.sim.search import spare_garbage
 from ozymandias.sim.world import Settings, World
 from ozymandias.store.keys import job_key
 
@@ -43,7 +42,7 @@ class Speed:
 
 
 def measure(life_seconds: float = LIFE_SECONDS) -> Speed:
-    gc.set_threshold(GARBAGE)
+    spare_garbage()
     before = time.process_time()
     loop = VirtualLoop(1)
     world = loop.run(_live(life_seconds))

@@ -36,6 +36,7 @@ from ozymandias.ports import (
     TxnResult,
     Unavailable,
 )
+from ozymandias.sim.clock import Deadline
 from ozymandias.sim.etcd import SimEtcd
 from ozymandias.store.etcd_wire import OPERATIONS_MAX, fold
 from ozymandias.store.keys import prefix_end
@@ -90,6 +91,8 @@ class SimStore:
         self._cut = Cut.NONE
         self._is_stuck = False
         self._healed = asyncio.Event()
+        self._first_sent: dict[int, float] = {}  # by a hash of the transaction
+        self.sent_at = 0.0  # when the one that is being carried out was sent, for the first time
 
     # The network between this client and the server ---------------------------------------------
 
@@ -128,7 +131,8 @@ class SimStore:
             await (self._healed.wait() if cut else self._server.news())
 
     async def _travel(self) -> None:
-        await asyncio.sleep(self._dice.uniform(*self.faults.latency))
+        low, high = self.faults.latency
+        await asyncio.sleep(low + (high - low) * self._dice.random())
 
     async def _call(self, apply: Callable[[], T], *, write: bool = False) -> T:
         """Ask the server; ``apply`` is what it does. A read is repeated, a write never."""
@@ -139,7 +143,7 @@ class SimStore:
             raise Unavailable("nobody answered in time")
         is_sent = False
         try:
-            async with asyncio.timeout(self.faults.timeout):
+            with Deadline(self.faults.timeout):
                 while True:
                     await self._travel()
                     await self._sendable()
@@ -203,8 +207,15 @@ class SimStore:
     ) -> TxnResult:
         then = fold(then, OPERATIONS_MAX, len(compare))
         otherwise = fold(otherwise, OPERATIONS_MAX, len(compare))
+        now = asyncio.get_running_loop().time()
+        sent_at = self._first_sent.setdefault(hash((*compare, *then)), now)
+
+        def carry_out() -> TxnResult:
+            self.sent_at = sent_at
+            return self._txn(compare, then, otherwise)
+
         return await self._call(
-            lambda: self._txn(compare, then, otherwise),
+            carry_out,
             write=_writes(then) or _writes(otherwise),
         )
 
@@ -234,14 +245,20 @@ class SimStore:
             if events:
                 yield events if prev else [Event(e.kv, e.deleted) for e in events]
 
-    async def mirror(self, prefix: bytes) -> AsyncGenerator[Listing | Sequence[Event], None]:
+    async def mirror(
+        self, prefix: bytes, *, alone: bool = False
+    ) -> AsyncGenerator[Listing | Sequence[Event], None]:
+        def is_meant(kv: KV) -> bool:
+            return not alone or kv.key == prefix
+
         while True:
             try:
                 listing = await self.range(prefix)
-                yield listing
+                yield Listing(listing.revision, tuple(filter(is_meant, listing.kvs)))
                 async with contextlib.aclosing(self.watch(prefix, listing.revision + 1)) as batches:
                     async for events in batches:
-                        yield events
+                        if found := [event for event in events if is_meant(event.kv)]:
+                            yield found
             except (Compacted, ClusterChanged):
                 continue
             except Unavailable:
@@ -280,7 +297,7 @@ class SimStore:
         """The TTL from the server, or None when an attempt got no answer."""
         attempt = min(KEEP_ALIVE_ATTEMPT_SECONDS, lease.ttl / 3, max(seconds_left, TICK_SECONDS))
         try:
-            async with asyncio.timeout(attempt):
+            with Deadline(attempt):
                 await self._travel()
                 await self._sendable()
                 ttl = self._server.refresh(lease.id)

@@ -5,6 +5,7 @@ simulated clusters and real ones alike: `Truth.of(kvs)` from a listing, `take_in
 revision's events. A value that can't be read is left out and noted, as daemons must do too.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,8 +19,9 @@ from ozymandias.model.instance import (
     instances_of,
 )
 from ozymandias.model.job import Job, JobHead, JobKey, JobVersion
-from ozymandias.model.node import Demand, Ledger, NodeName, Presence
+from ozymandias.model.node import Demand, Ledger, Load, NodeName, Presence
 from ozymandias.model.pod import PodId
+from ozymandias.model.settings import Settings
 from ozymandias.ports import KV, Event
 from ozymandias.store import codec, keys
 
@@ -37,8 +39,15 @@ class Change:
     lost: set[NodeName] = field(default_factory=set)  # these gave up room that was held
     gained: set[NodeName] = field(default_factory=set)  # these were promised more
     given: set[tuple[NodeName, JobKey]] = field(default_factory=set)  # the same, and what
+    # Of what each node was newly given: the versions; and what it has nothing of any more.
+    placed: dict[tuple[NodeName, JobKey], set[int]] = field(default_factory=dict)
+    left: set[tuple[NodeName, JobKey]] = field(default_factory=set)
+    live_before: dict[JobKey, int] = field(default_factory=dict)
+    ledgers: dict[NodeName, Ledger] = field(default_factory=dict)  # as they were before
     were_open: set[NodeName] = field(default_factory=set)  # these took work until then
+    loads: set[NodeName] = field(default_factory=set)  # these told how they are doing
     is_schedule: bool = False
+    settles: bool = False  # the cluster's settings
 
 
 class Truth:
@@ -46,12 +55,14 @@ class Truth:
         self.kvs: dict[bytes, KV] = {}
         self.presences: dict[NodeName, Presence] = {}
         self.ledgers: dict[NodeName, Ledger] = {}
+        self.loads: dict[NodeName, Load] = {}
         self.heads: dict[JobKey, JobHead] = {}
         self.versions: dict[tuple[JobKey, int], JobVersion] = {}
         self.assignments: dict[NodeName, dict[JobKey, Assignment]] = {}
         self.statuses: dict[JobKey, dict[NodeName, dict[int, InstanceStatus]]] = {}
         self.names: dict[JobKey, dict[bytes, KV]] = {}
         self.claims: dict[str, JobKey] = {}
+        self.settings = Settings()
         self.unreadable: set[bytes] = set()
         self._zone = keys.dns(domain) + b"/"
 
@@ -88,8 +99,10 @@ class Truth:
             change.nodes.add(name)
             change.is_schedule = True
             before = self.ledgers.pop(name, None)
-            if before is not None and before.takes_work:
-                change.were_open.add(name)
+            if before is not None:
+                change.ledgers[name] = before
+                if before.takes_work:
+                    change.were_open.add(name)
             if not deleted:
                 self.ledgers[name] = codec.decode(Ledger, kv.value)
         elif key.startswith(keys.NODES):
@@ -98,6 +111,12 @@ class Truth:
             self.presences.pop(name, None)
             if not deleted:
                 self.presences[name] = codec.decode(Presence, kv.value)
+        elif key.startswith(keys.LOADS):
+            name = NodeName(key[len(keys.LOADS) :].decode())
+            change.loads.add(name)
+            self.loads.pop(name, None)
+            if not deleted:
+                self.loads[name] = codec.decode(Load, kv.value)
         elif key.startswith(keys.STATUS):
             self._apply_status(kv, deleted, change)
         elif key.startswith(self._zone):
@@ -115,6 +134,8 @@ class Truth:
         change.nodes.add(node)
         change.jobs.add(job)
         change.is_schedule = True
+        if job not in change.live_before:
+            change.live_before[job] = len(self.live(job))
         own = self.assignments.setdefault(node, {})
         before = own.pop(job, None)
         if not deleted:
@@ -125,6 +146,11 @@ class Truth:
         if promised(own.get(job)) > promised(before):
             change.gained.add(node)
             change.given.add((node, job))
+        earlier, now = live_of(before), live_of(own.get(job))
+        if more := {version for version in now if now[version] > earlier[version]}:
+            change.placed[node, job] = more
+        if earlier and not now:
+            change.left.add((node, job))
 
     def _apply_status(self, kv: KV, deleted: bool, change: Change) -> None:
         node, job = node_and_job(kv.key, keys.STATUS)
@@ -150,6 +176,9 @@ class Truth:
             self.versions.pop(pair, None)
             if not deleted:
                 self.versions[pair] = codec.decode(JobVersion, kv.value)
+        elif key == keys.SCHEDULING:
+            self.settings = Settings() if deleted else codec.decode(Settings, kv.value)
+            change.settles = True
         elif key.startswith(keys.CLAIMS):
             claim = key[len(keys.CLAIMS) :].decode()
             self.claims.pop(claim, None)
@@ -210,6 +239,15 @@ def held(assignment: Assignment | None) -> int:
 
 def promised(assignment: Assignment | None) -> int:
     return _count(assignment, SlotState.STOPPING)
+
+
+def live_of(assignment: Assignment | None) -> Counter[int]:
+    """How many are running or waiting, by version."""
+    live: Counter[int] = Counter()
+    for group in assignment.groups if assignment else ():
+        if group.state is not SlotState.STOPPING:  # a version may have those that run and wait
+            live[group.version] += len(group.slots)
+    return live
 
 
 def _count(assignment: Assignment | None, but: SlotState) -> int:

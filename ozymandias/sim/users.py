@@ -8,9 +8,10 @@ no-op when it had. What nobody asked for does not happen.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ozymandias.core.autoscale import steps_of
 from ozymandias.model.job import JobHead, JobKey
 from ozymandias.problems import ProblemError
 from ozymandias.sim.truth import Truth
@@ -98,7 +99,7 @@ class Users:
         self, job: JobKey, before: JobHead | None, after: JobHead | None, revision: int
     ) -> None:
         """A revision wrote a job's head: somebody must have asked for that."""
-        if _essence(before) == _essence(after):
+        if _essence(before) == _essence(after) or is_step(before, after):
             return
         if after is None and before is not None and before.deleting:
             left = [str(a.instance) for a in self._truth.assigned(job)]
@@ -156,6 +157,14 @@ class Users:
         version = self._truth.versions.get((job, number))
         environment = version.job.containers[0].environment if version else ()
         return dict(environment).get(MARK, "")
+
+
+def is_step(before: JobHead | None, after: JobHead | None) -> bool:
+    """Whether a pool has changed its own number; `sim/pools.py` says whether it may."""
+    if before is None or after is None:
+        return False
+    same = replace(after, wanted=before.wanted)
+    return _essence(same) == _essence(before) and steps_of(after) == steps_of(before) + 1
 
 
 def _essence(head: JobHead | None) -> tuple[str, int, int, int, bool] | None:

@@ -17,8 +17,9 @@ everything that happens to pods on their hosts, each with its time. It remembers
     S16  ports      no pod finds its host port taken by another of ours
     L7   back-off   a pod that can't be made is not tried over and over
 
-Everything else is looked up in `sim/invariants.py`, and `sim/conduct.py` judges what daemons do
-of their own accord (S10). It asks no daemon anything.
+Everything else is looked up in `sim/invariants.py`, `sim/conduct.py` judges what daemons do of
+their own accord (S10), and `sim/turns.py` whether who waited was let run in its turn (S2).
+It asks no daemon anything.
 """
 
 from collections import deque
@@ -31,9 +32,11 @@ from ozymandias.model.job import JobHead, JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import PodId
 from ozymandias.ports import Event
-from ozymandias.sim import invariants, returns
+from ozymandias.sim import invariants, returns, rules
 from ozymandias.sim.conduct import VIEW_SECONDS, Conduct
+from ozymandias.sim.recorded import check_recorded
 from ozymandias.sim.truth import Change, Truth
+from ozymandias.sim.turns import Turns
 from ozymandias.store import keys
 
 LAG_SECONDS = 4.0  # how far behind a well daemon's work may be
@@ -60,6 +63,7 @@ class PodHistory:
     lapsed_seconds: float = 0.0  # for how long its node had no lease then, and had to know
     stopping_since: float | None = None
     has_passed: bool = False  # a probe, in some run
+    is_restarting: bool = False
     has_failed: bool = False  # a probe, or its network, since it was last restarted
     created: deque[float] = field(default_factory=lambda: deque(maxlen=CREATES_MAX))
 
@@ -80,10 +84,12 @@ class Witness:
         self, rules: Rules, now: Callable[[], float], violate: Callable[[str], None]
     ) -> None:
         self.truth = Truth()
-        self._conduct = Conduct(self.truth, now)
+        self._conduct = Conduct(self.truth, now, lambda node: self.is_tended(node))
+        self._turns = Turns(self.truth)
         self.on_head: list[HEAD_CHANGED] = []
         self.schedule_revisions = 0
         self.is_lagging: Callable[[NodeName], bool] = lambda node: False
+        self.is_tended: Callable[[NodeName], bool] = lambda node: False  # somebody drains it now
         self.running_on: Callable[[str], Iterable[PodId]] = lambda machine: ()
         self.is_up: Callable[[PodId], bool] = lambda pod: False  # all of it runs on its host
         self._rules = rules
@@ -97,9 +103,16 @@ class Witness:
     # The store ----------------------------------------------------------------------------------
 
     def commit(
-        self, revision: int, events: Sequence[Event], actor: tuple[NodeName, str] | None
+        self,
+        revision: int,
+        events: Sequence[Event],
+        actor: tuple[NodeName, str] | None,
+        sent_at: float | None = None,
     ) -> None:
-        """One revision; ``actor`` is the node and process that wrote it, None: nobody knows."""
+        """One revision; ``actor`` is the node and process that wrote it, None: nobody knows.
+
+        ``sent_at`` is when it first asked for that: what is in doubt is asked for again as it was.
+        """
         truth = self.truth
         heads = {
             job: truth.heads.get(job)
@@ -116,27 +129,39 @@ class Witness:
             found += invariants.check_fence(truth, *actor, epoch=self._epochs.get(actor, 0))
         if change.is_schedule:
             self.schedule_revisions += 1
-            found += invariants.check_capacity(truth, change.nodes)
+            found += invariants.check_capacity(truth, change.nodes, self._handed(change))
             found += invariants.check_one_place(truth, change.jobs)
             found += invariants.check_one_each(truth, change.jobs)
             found += invariants.check_claims(truth)
+            found += rules.check_rules(truth, change)
             found += self._check_returned(change)
         for job, before in heads.items():
             found += invariants.check_whole(truth, job, before)
-        found += self._check_losses(change, actor, holding)
+        found += self._check_losses(change, actor, holding, sent_at)
         found += invariants.check_given(truth, change)
+        found += check_recorded(change, events, is_ours=actor is not None)
         if change.named:
             found += invariants.check_names(truth, change.named)
             found += self._check_new_names(events)
         found += self._check_owners(change)
+        found += self._turns.check(change)
         ended = self._remember(change)
-        is_trusted = actor is not None and not self.is_lagging(actor[0])
+        is_trusted = actor is not None and not self._is_behind(actor[0], sent_at)
         found += self._conduct.check(change, heads, ended, is_trusted=is_trusted)
         for what in found:
             self._violate(what)
         for job, before in heads.items():
             for hook in self.on_head:
                 hook(job, before, truth.heads.get(job), revision)
+
+    def _is_behind(self, node: NodeName, sent_at: float | None) -> bool:
+        """Whether what it does now may have been decided on an old view.
+
+        So it is when it was asked for a while ago and its answer was lost: it is asked for again as
+        it was, for statuses are not among what is compared.
+        """
+        is_late = sent_at is not None and sent_at < self._now() - VIEW_SECONDS
+        return is_late or self.is_lagging(node)
 
     def has_held(self, node: NodeName, process: str) -> bool:
         """Whether that process ever held the node's record."""
@@ -145,6 +170,15 @@ class Witness:
     def lose_lease(self, node: NodeName) -> None:
         """It is about to be revoked before its time."""
         self._nodes.setdefault(node, NodeHistory()).is_revoked = True
+
+    def _handed(self, change: Change) -> set[NodeName]:
+        """The nodes that another machine stands for from now on."""
+        presences = self.truth.presences
+        return {
+            name
+            for name in change.presences & presences.keys() & self._nodes.keys()
+            if presences[name].machine_id != self._nodes[name].machine
+        }
 
     def _check_owners(self, change: Change) -> list[str]:
         found = []
@@ -179,7 +213,10 @@ class Witness:
                 if node.absent_since is None:  # else garbage, where nobody was
                     node.absent_since = now
             else:
-                if node.absent_since is not None or presence.session != node.session:
+                # A record that says nothing new is that of a daemon which was away, and goes on.
+                is_told = presence.degraded != node.degraded
+                is_same = node.absent_since is None and presence.session == node.session
+                if not (is_same and is_told):
                     node.session, node.session_since = presence.session, now
                 node.absent_since, node.is_revoked = None, False
                 node.machine, node.degraded = presence.machine_id, presence.degraded
@@ -219,7 +256,11 @@ class Witness:
         return is_quiet and self.is_up(pod) and not self.is_lagging(pod.node)
 
     def _check_losses(
-        self, change: Change, actor: tuple[NodeName, str] | None, holding: set[NodeName]
+        self,
+        change: Change,
+        actor: tuple[NodeName, str] | None,
+        holding: set[NodeName],
+        sent_at: float | None,
     ) -> list[str]:
         """Somebody took work from a node that is not there: was it time to?"""
         found: list[str] = []
@@ -236,7 +277,9 @@ class Witness:
             found += invariants.check_forgotten(self.truth, name)
             if node.absent_since < me.session_since and now < me.session_since + breaker:
                 found.append(f"S13 {actor[0]} declared {name} dead, which it never saw alive")
-            if now < node.absent_since + breaker and self._is_mass(holding, now, actor[0], name):
+            if now < node.absent_since + breaker and self._is_mass(
+                holding, now if sent_at is None else sent_at, actor[0], name
+            ):
                 found.append(f"S13 {actor[0]} declared {name} dead when most nodes were missing")
         return found
 
@@ -286,7 +329,10 @@ class Witness:
     # The hosts ----------------------------------------------------------------------------------
 
     def _pod(self, pod: PodId) -> PodHistory:
-        return self._pods.setdefault(pod, PodHistory())
+        history = self._pods.get(pod)
+        if history is None:
+            history = self._pods[pod] = PodHistory()
+        return history
 
     def pod_event(self, pod: PodId, what: str, address: str = "") -> None:
         """What happened to a pod on its host; the words are those of `SimHost.on_event`."""
@@ -307,7 +353,10 @@ class Witness:
             case "restart":
                 if not self._pod(pod).has_failed:
                     self._violate(f"S7 {pod.name} was restarted though nothing was wrong with it")
-                self._pod(pod).has_failed = False
+                self._pod(pod).is_restarting = True
+            case "start" if self._pod(pod).is_restarting:
+                # Not before: the next daemon finds it as it was, if this one dies in the midst.
+                self._pod(pod).is_restarting = self._pod(pod).has_failed = False
             case "create":
                 self._check_patience(pod)
             case "passed":

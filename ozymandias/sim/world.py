@@ -9,6 +9,7 @@ Must run on a VirtualLoop: everything happens in virtual time and replays exactl
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -29,7 +30,9 @@ from ozymandias.sim import invariants
 from ozymandias.sim import trace as traces
 from ozymandias.sim.clock import MACHINE, SimClock, VirtualLoop
 from ozymandias.sim.etcd import SimEtcd
+from ozymandias.sim.gauge import SimGauge
 from ozymandias.sim.guard import SimGuard
+from ozymandias.sim.pools import Queue, SimWork
 from ozymandias.sim.runtime import SimHost, SimRuntime
 from ozymandias.sim.store import Cut, Faults, SimStore
 from ozymandias.sim.trace import Trace
@@ -93,10 +96,13 @@ class Settings:
     nodes: int = 3
     memory_bytes: int = 4 * GIB
     disk_bytes: int = 20 * GIB
+    cpu_millis: int = 4000
     lease_ttl_seconds: int = 6
     breaker_seconds: float = 60.0
+    steady_seconds: float = 60.0  # before anything is moved only to be better placed
     drift: float = 0.0
     names: Names = field(default_factory=Names)
+    schedulers: int = 0  # of the nodes, the first ones; 0: all of them
 
 
 class World:
@@ -111,18 +117,23 @@ class World:
         self.violations: list[Violation] = []
         self.lost_races = 0
         self.acting: tuple[NodeName, str] | None = None
+        self._sent_at = 0.0  # when what is being carried out was asked for
         rules = Rules(
             lease_ttl_seconds=self.settings.lease_ttl_seconds,
             breaker_seconds=self.settings.breaker_seconds,
         )
         self.witness = Witness(rules, loop.time, self.violate)
         self.witness.is_lagging = self._is_lagging
+        self.tended: Counter[NodeName] = Counter()  # nodes that operators are asking about now
+        self.witness.is_tended = lambda node: self.tended[node] > 0
         self.witness.running_on = self._running_on
         self.witness.is_up = self._is_up
         self.etcd = SimEtcd(seed)
         self.etcd.on_commit.append(self._on_commit)
         self.machines: dict[NodeName, Machine] = {}
+        self.queues: dict[str, Queue] = {}  # sources of pools
         self._group: asyncio.TaskGroup | None = None
+        self._made: list[Machine] = []  # also those that were given another's name
         for number in range(1, self.settings.nodes + 1):
             name = NodeName(f"n{number}")
             self.machines[name] = self.make_machine(name, name, number)
@@ -141,7 +152,13 @@ class World:
             guard=SimGuard(host, clock),
         )
         host.on_event = lambda pod, what, address: self._on_pod(machine, pod, what, address)
+        self._made.append(machine)
         return machine
+
+    def schedules(self, name: NodeName) -> bool:
+        """Whether a node of that name decides for others, or follows its own part alone."""
+        most = self.settings.schedulers
+        return not most or name in list(self.machines)[:most]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["World"]:
@@ -185,7 +202,10 @@ class World:
             )
 
     async def _supervise(self, machine: Machine) -> None:
-        while True:
+        task = asyncio.current_task()
+        # Who is told to end as it ends of its own accord tells of the latter only, so it is asked
+        # whether it was killed, switched off, or the world has ended.
+        while machine.task is task and machine.host.is_up and self._group:
             try:
                 await self._run_daemon(machine)
             except (ProblemError, ExceptionGroup) as error:
@@ -204,6 +224,7 @@ class World:
         ) -> TxnResult:
             """The server is told who is acting, so that zombies are found out."""
             self.acting = (machine.name, session[0])
+            self._sent_at = store.sent_at
             try:
                 result = self.etcd.txn(compare, then, otherwise)
             finally:
@@ -212,7 +233,7 @@ class World:
             return result
 
         seed = machine.starts * 1_000_000 + machine.number + self.seed * 1000
-        machine.store = SimStore(self.etcd, machine.clock, seed, machine.faults, txn)
+        store = machine.store = SimStore(self.etcd, machine.clock, seed, machine.faults, txn)
         machine.store.partition(machine.cut)
         machine.store.stick(machine.is_stuck)
         settings = self.settings
@@ -222,8 +243,13 @@ class World:
             address=f"{machine.host.subnet}.1",
             api=f"http://{machine.label}",
             daemon_version="0",
-            capacity=Resources(memory_bytes=settings.memory_bytes, disk_bytes=settings.disk_bytes),
+            capacity=Resources(
+                memory_bytes=settings.memory_bytes,
+                disk_bytes=settings.disk_bytes,
+                cpu_millis=settings.cpu_millis,
+            ),
             lease_ttl_seconds=settings.lease_ttl_seconds,
+            schedules=self.schedules(machine.name),
         )
         ports = Ports(
             store=machine.store,
@@ -231,9 +257,15 @@ class World:
             clock=machine.clock,
             peers=NoPeers(),
             guard=machine.guard,
+            gauge=SimGauge(machine.host),
+            work=SimWork(queues=self.queues, dice=random.Random(f"work {seed}")),
         )
         machine.daemon = Daemon(
-            identity, settings.names, ports, breaker_seconds=settings.breaker_seconds
+            identity,
+            settings.names,
+            ports,
+            breaker_seconds=settings.breaker_seconds,
+            steady_seconds=settings.steady_seconds,
         )
         session[0] = machine.daemon.membership.process_id
         machine.processes.append(session[0])
@@ -309,7 +341,7 @@ class World:
     def _on_commit(self, revision: int, events: list[Event]) -> None:
         actor = self.acting[0] if self.acting else ""
         self.trace.add_revision(self.loop.time(), revision, actor, events)
-        self.witness.commit(revision, events, self.acting)
+        self.witness.commit(revision, events, self.acting, self._sent_at)
 
     def _on_pod(self, machine: Machine, pod: PodId, what: str, address: str) -> None:
         if what not in traces.QUIET_PODS:
@@ -322,19 +354,24 @@ class World:
             ledger = self.truth.ledgers.get(machine.name)
             for violation in invariants.check_processes(machine.name, total, ledger):
                 self.violate(violation)
-            self._check_alone(pod, machine.host.pods[pod].pod.job)
+            self._check_alone(machine, pod, machine.host.pods[pod].pod.job)
 
-    def _check_alone(self, pod: PodId, job: Job) -> None:
-        """S4: of an instance that must never run twice no other pod is running anywhere."""
+    def _check_alone(self, here: Machine, pod: PodId, job: Job) -> None:
+        """S4: of an instance that must never run twice no other pod is running anywhere.
+
+        Two machines under one name may run pods that are called the same.
+        """
         if job.on_partition is not OnPartition.STOP:
             return
-        for machine in self.machines.values():
+        for machine in self._made:
             for other in machine.host.running():
-                is_same = other != pod and (other.instance, other.uid) == (pod.instance, pod.uid)
+                is_other = machine is not here or other != pod
+                is_same = is_other and (other.instance, other.uid) == (pod.instance, pod.uid)
                 # A version from before the job was made exclusive has no guard.
                 policy = machine.host.pods[other].pod.job.on_partition
                 if is_same and policy is OnPartition.STOP:
-                    self.violate(f"S4 {pod.name} was started while {other.name} runs")
+                    where = f"{other.name} runs on {machine.label}"
+                    self.violate(f"S4 {pod.name} was started on {here.label} while {where}")
 
     def _running_on(self, machine_id: str) -> frozenset[PodId]:
         running = (m.host.running() for m in self.machines.values() if _id_of(m) == machine_id)
@@ -349,10 +386,14 @@ class World:
         return all(c.state is ContainerState.RUNNING for c in found.containers.values())
 
     def _is_lagging(self, name: NodeName) -> bool:
-        """Whether a node's view of the store may be older than a well daemon's."""
+        """Whether a node's view of the store may be older than a well daemon's.
+
+        A frozen one reads nothing, and yet answers: who calls it here does its work.
+        """
         machine = self.machines[name]
         is_late = machine.faults.watch_lag[1] > 0.1 or self.loop.time() < machine.lags_until
-        return machine.is_stuck or machine.is_partitioned or is_late or self.etcd.is_paused
+        is_still = machine.is_stuck or self.loop.is_frozen(machine.label)
+        return is_still or machine.is_partitioned or is_late or self.etcd.is_paused
 
     def thaw(self, machine: Machine, *, slept: bool = False) -> None:
         """Let a frozen daemon go on; it has yet to see what happened meanwhile."""
@@ -368,8 +409,11 @@ class World:
         ]
 
     def operations(self, dice: random.Random | None = None) -> Any:
-        """The API of some daemon that has a session; None when there is none."""
-        ready = self.ready()
+        """The API of some daemon that schedules and has a session; None when there is none.
+
+        One that does not schedule passes its callers on to such a one.
+        """
+        ready = [daemon for daemon in self.ready() if daemon.own_part is None]
         return (dice or self.dice).choice(ready).operations if ready else None
 
     def assigned(self, state: SlotState = SlotState.RUNNING) -> dict[InstanceId, NodeName]:

@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ozymandias.model.decision import Decision
 from ozymandias.model.event import EventRecord
 from ozymandias.model.instance import Group, InstanceStatus, Slots
 from ozymandias.model.job import JobHead, JobVersion
-from ozymandias.model.node import Ledger, Presence
+from ozymandias.model.node import Ledger, Load, Presence
+from ozymandias.model.settings import Settings
 
 FORMAT_VERSION = 1
 
@@ -52,9 +54,12 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {
         Format,
         Presence,
         Ledger,
+        Load,
+        Settings,
         JobHead,
         JobVersion,
         EventRecord,
+        Decision,
         tuple[Group, ...],
         dict[int, InstanceStatus],
         str,
@@ -69,7 +74,7 @@ def encode(value: Any, unknown: Unknown | None = None) -> bytes:
     """``unknown``: members of the record that is rewritten which this version does not know."""
     if not unknown:
         return _encoder.encode(value)
-    return msgspec.json.encode(_with(_plain(value), unknown))
+    return msgspec.json.encode(_with(plain(value), unknown))
 
 
 def decode(kind: type[T], data: bytes) -> T:
@@ -85,11 +90,17 @@ def decode_known(kind: type[T], data: bytes) -> tuple[T, Unknown | None]:
     value = decode(kind, data)
     if _encoder.encode(value) == data:
         return value, None
-    return value, _beyond(msgspec.json.decode(data), _plain(value)) or None
+    return value, _beyond(msgspec.json.decode(data), plain(value)) or None
 
 
-def _plain(value: Any) -> Any:
-    return msgspec.to_builtins(value, enc_hook=_encode_own)
+def plain(value: Any) -> Any:
+    """A value as the plain document that its bytes spell."""
+    return msgspec.to_builtins(value, enc_hook=_encode_own, str_keys=True)
+
+
+def of_plain(kind: type[T], document: Any) -> T:
+    """The value of such a document. ValueError when it is none."""
+    return msgspec.convert(document, kind, dec_hook=_decode_own, str_keys=True, strict=True)
 
 
 def _same(group: dict[str, Any]) -> str:

@@ -5,37 +5,54 @@ A transaction compares everything that the decisions relied on:
 1. the ledger of every node it touches (and rewrites it: all changes to a node meet there),
 2. the head of every job that gains an instance or changes (and rewrites it),
 3. the presence of every node that gains an instance, the absence of every node declared dead,
-4. the committer's own presence, create revision and lease: who lost its lease can't commit.
+4. the settings of the cluster, where an instance is placed: it may be there by a pool of theirs,
+5. the committer's own presence, create revision and lease: who lost its lease can't commit.
 
 Whoever has the turn takes along everybody who waits for it (`store/batch.py`): a thousand
-submissions are a few dozen transactions. New assignments and ledgers are computed by `core.apply`,
-which asserts capacity: a plan that overfills a node never leaves this process. A lost race is an
-ordinary outcome: once the mirror shows what was different, all is decided again, within a limit
-and in ever smaller batches. An answer that never came is asked for by the same transaction again:
-two copies of one compare-and-swap can't both win.
+submissions are a few dozen transactions. While one is on its way the next is decided on what it
+will leave behind, so that the store and this process work at the same time. New assignments and
+ledgers are computed by `core.apply`, which asserts capacity: a plan that overfills a node never
+leaves this process.
+
+A lost race is an ordinary outcome: once the mirror shows what was different, all is decided again,
+within a limit, and so is what was decided on top of it. Batches become smaller with every loss and
+larger again while all goes well: the more nodes a transaction touches, the likelier it loses to
+another peer's. An answer that never came is asked for by the same transaction again: two copies of
+one compare-and-swap can't both win.
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from ozymandias.core.routes import Names
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import (
+    KV,
     Ambiguous,
     Clock,
     Compare,
     Get,
+    Invalid,
     LeaseLost,
+    Put,
     Store,
     TxnResult,
     Unavailable,
 )
 from ozymandias.problems import CONFLICT, Problem
-from ozymandias.store.batch import PLANS_MAX, Batch, Transaction
+from ozymandias.store.batch import (
+    COMPARES_ANYWHERE,
+    COMPARES_MAX,
+    PLANS_MAX,
+    Batch,
+    Rewritten,
+)
 from ozymandias.store.mirror import Mirror
+from ozymandias.store.transaction import Transaction, transaction_of
 from ozymandias.telemetry import COMMITS
 
 Decide = Callable[[Snapshot], Plan | Problem | None]
@@ -44,7 +61,14 @@ ATTEMPTS_MAX = 24  # lost races before the caller is told
 REPEATS_MAX = 5  # of a transaction whose answer never came
 BACK_OFF_SECONDS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 DECIDING_SECONDS_MAX = 0.1  # for one batch: the older a snapshot, the likelier is a lost race
-STUCK_SECONDS = 10.0  # how long the mirror may take to show why a race was lost
+CHAIN_SECONDS = 0.25  # how long decisions go on from our own batches before the mirror is asked
+CHAIN_SHARE = 10  # and so many times as long as asking it took the last time
+CHAIN_SECONDS_MAX = 0.5  # older statuses are not decided on
+LINKS_MAX = 8  # batches that the mirror may be behind: they are laid over it again and again
+STUCK_SECONDS = 10.0  # how long the mirror may take to show what it must show
+LOOKED_AT_MAX = 32  # values that a lost transaction brings back
+# Between these factors about one transaction in thirty is lost when peers race all the time.
+SHRINK, GROW = 0.25, 1.05
 
 NOTHING = Plan(reason="nothing to change")
 
@@ -69,8 +93,12 @@ class _Ticket:
     decide: Decide
     answer: asyncio.Future[Committed | Problem]
     decided: Plan | Problem | None = None
+    losses: int = 0
+    is_taken: bool = False  # part of a batch; else it waits
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)  # answered, or it waits again
 
     def settle(self, revision: int) -> None:
+        self.stirred.set()
         if self.answer.done():
             return
         if isinstance(self.decided, Problem):
@@ -79,6 +107,7 @@ class _Ticket:
             self.answer.set_result(Committed(plan=self.decided or NOTHING, revision=revision))
 
     def fail(self, error: BaseException) -> None:
+        self.stirred.set()
         if not self.answer.done():
             self.answer.set_exception(error)
             self.answer.exception()  # looked at: whoever asked may be gone
@@ -95,78 +124,102 @@ class Committer:
         fence: Callable[[], tuple[Compare, ...]],
         names: Names,
         clock: Clock,
+        record: Callable[[Snapshot, Sequence[Plan]], Put | None] = lambda before, plans: None,
     ) -> None:
+        """``record`` is asked for one more put: what the plans of a transaction were decided on."""
+        self._record = record
         self._store = store
         self._mirror = mirror
         self._fence = fence
         self._names = names
         self._clock = clock
-        self._turn = asyncio.Lock()
+        self._deciding = asyncio.Lock()
+        self._sending = asyncio.Lock()  # taken while deciding, so that batches keep their order
         self._waiting: deque[_Ticket] = deque()
+        self._chain = Chain(mirror, clock)
+        self._plans_max = float(PLANS_MAX)
+        self._compares_max = COMPARES_MAX
+        self._seen_first = 0  # a revision that the mirror must show before anything is decided
 
     async def commit(self, decide: Decide) -> Committed | Problem:
         """Decide on the newest state and commit; decide again whenever a race was lost.
 
+        The mirror shows it by then, unless it is far behind: what is committed is told in any case.
         Raises Unavailable, Ambiguous (the outcome could not be found out) and LeaseLost.
         """
         ticket = _Ticket(decide, asyncio.get_running_loop().create_future())
         self._waiting.append(ticket)
         try:
-            async with self._turn:
-                while not ticket.answer.done():  # who had the turn before may have taken it along
-                    await self._take_turn()
-            return await ticket.answer
+            while not ticket.answer.done():
+                ticket.stirred.clear()
+                if ticket.is_taken:  # by who had the turn before
+                    await ticket.stirred.wait()
+                else:
+                    await self._take_turn(ticket)
+            outcome = await ticket.answer
         finally:
             ticket.answer.cancel()  # of a caller that went away: nothing is decided for it
+        if isinstance(outcome, Committed):
+            with contextlib.suppress(Unavailable):
+                await self._mirror.reached(outcome.revision, STUCK_SECONDS)
+        return outcome
 
-    async def _take_turn(self) -> None:
+    async def _take_turn(self, ticket: _Ticket) -> None:
         """Settle as many of those who wait as go into one transaction, the first in any case."""
         tickets: list[_Ticket] = []
-        is_sent = False
         try:
-            for attempt in range(ATTEMPTS_MAX):
-                # A batch that lost is tried again smaller: the quicker it is, the likelier it wins.
-                batch = await self._decide_all(tickets, max(1, PLANS_MAX >> 2 * attempt))
-                is_sent = bool(batch.plans)
-                revision = await self._try(batch) if is_sent else batch.before.revision
-                if revision is not None:
-                    COMMITS.labels("committed").inc(len(batch.plans))
-                    break
-                is_sent = False
-                COMMITS.labels("conflict").inc()
-                pause = BACK_OFF_SECONDS[min(attempt, len(BACK_OFF_SECONDS) - 1)]
-                await asyncio.sleep(pause * self._clock.random.uniform(0.5, 1.5))
-            else:
-                COMMITS.labels("gave_up").inc(len(tickets))
+            async with self._deciding:
+                if ticket.is_taken or ticket.answer.done():
+                    return
+                batch = await self._ready(tickets)
         except Exception as error:
-            for ticket in tickets:
-                ticket.fail(error)
-        except asyncio.CancelledError:
-            self._leave(tickets, is_sent)
-            raise
-        else:
-            for ticket in tickets:
-                ticket.decided = ticket.decided if revision is not None else _gave_up()
-                ticket.settle(revision or 0)
-
-    def _leave(self, tickets: list[_Ticket], is_sent: bool) -> None:
-        """Who has the turn is cancelled: the others go on, unless theirs was on the way."""
-        if not is_sent:
-            self._waiting.extendleft(reversed(tickets))
+            for taken in (ticket, *tickets):
+                taken.fail(error)
             return
-        for ticket in tickets:
-            ticket.fail(Ambiguous("the request that committed for others was broken off"))
+        except asyncio.CancelledError:
+            self._wait_again(tickets)
+            raise
+        try:
+            await self._send(batch, tickets)
+        except Exception as error:
+            self._chain.broken()
+            for taken in tickets:
+                taken.fail(error)
+        except asyncio.CancelledError:
+            self._chain.broken()
+            for taken in tickets:
+                taken.fail(Ambiguous("the request that committed for others was broken off"))
+            raise
+        finally:
+            self._sending.release()
 
-    async def _decide_all(self, tickets: list[_Ticket], size: int) -> Batch:
-        """Decide for those of the last attempt and for who came since, each on top of the other.
+    async def _ready(self, tickets: list[_Ticket]) -> Batch:
+        """A batch whose turn it is to be sent, on top of nothing that failed meanwhile.
 
-        ``tickets`` are afterwards those whose answer hangs on the batch.
+        ``tickets`` are afterwards those whose answers hang on it.
         """
-        self._waiting.extendleft(reversed(tickets))
-        tickets.clear()
-        batch = Batch(self._mirror.snapshot(), f"{self._clock.random.getrandbits(64):016x}")
+        while True:
+            await self._mirror.reached(max(self._seen_first, self._chain.late()), STUCK_SECONDS)
+            if self._chain.is_doubtful():
+                async with self._sending:  # until what is on its way has its answer
+                    continue
+            links = self._chain.links
+            batch = await self._decide_all(tickets)
+            await self._sending.acquire()
+            if self._chain.links is links:
+                self._chain.add(batch)
+                return batch
+            self._sending.release()
+            self._wait_again(tickets)
+
+    async def _decide_all(self, tickets: list[_Ticket]) -> Batch:
+        """Decide for those who wait, each on top of the other."""
+        commit = f"{self._clock.random.getrandbits(64):016x}"
+        batch = self._chain.next_batch(commit, self._compares_max)
         until = self._clock.boot() + DECIDING_SECONDS_MAX
-        while self._waiting and len(batch.plans) < size and self._clock.boot() <= until:
+        losses = max((t.losses for t in self._waiting), default=0)
+        most = min(int(self._plans_max), max(1, PLANS_MAX >> 2 * losses))
+        while self._waiting and len(batch.plans) < most and self._clock.boot() <= until:
             ticket = self._waiting.popleft()
             if ticket.answer.done():
                 continue
@@ -178,11 +231,9 @@ class Committer:
             if not is_taken:
                 self._waiting.appendleft(ticket)
                 break
-            if batch.plans:
-                tickets.append(ticket)
-                await asyncio.sleep(0)  # many decisions take a while; others want to run meanwhile
-            else:
-                ticket.settle(batch.before.revision)
+            ticket.is_taken = True
+            tickets.append(ticket)
+            await asyncio.sleep(0)  # many decisions take a while; others want to run meanwhile
         return batch
 
     def _decide(self, ticket: _Ticket, batch: Batch) -> bool:
@@ -193,18 +244,134 @@ class Committer:
             batch.add(plan)
         return True
 
-    async def _try(self, batch: Batch) -> int | None:
-        """The revision of the commit, or None when something it relied on had changed."""
-        transaction = batch.transaction(self._fence(), self._names)
-        outcome = await send(self._store, transaction, batch.commit)
-        if not isinstance(outcome, Lost):
-            await self._mirror.reached(outcome, STUCK_SECONDS)
-            return outcome
+    def _wait_again(self, tickets: list[_Ticket]) -> None:
+        for ticket in reversed(tickets):
+            ticket.is_taken = False
+            ticket.stirred.set()
+            self._waiting.appendleft(ticket)
+        tickets.clear()
+
+    async def _send(self, batch: Batch, tickets: list[_Ticket]) -> None:
+        if not batch.plans:
+            # Who asked is to see what this was decided on, or would ask the same again at once.
+            links = (link.revision for link in self._chain.links)
+            revision = max(batch.before.revision, *links, 0)
+            for ticket in tickets:
+                ticket.settle(revision)
+            return
+        transaction = transaction_of(batch, self._fence(), self._names)
+        if put := self._record(batch.before, batch.plans):
+            transaction = replace(transaction, then=(*transaction.then, put))
+        self._mirror.expect(transaction.written)
+        try:
+            outcome = await send(self._store, transaction, batch.commit)
+            if not isinstance(outcome, Lost):
+                batch.revision = outcome
+        except Invalid:
+            if len(batch.plans) == 1 or self._compares_max == COMPARES_ANYWHERE:
+                raise
+            # Not an etcd that we started: it takes far fewer operations in one transaction.
+            self._compares_max = COMPARES_ANYWHERE
+            self._chain.broken()
+            self._wait_again(tickets)
+            return
+        finally:
+            if not batch.revision:
+                self._mirror.expect_not(transaction.written)
+        if isinstance(outcome, Lost):
+            await self._lost(batch, outcome, tickets)
+            return
+        COMMITS.labels("committed").inc(len(batch.plans))
+        self._plans_max = min(self._plans_max * GROW, PLANS_MAX)
+        for ticket in tickets:
+            ticket.settle(outcome)
+
+    async def _lost(self, batch: Batch, lost: Lost, tickets: list[_Ticket]) -> None:
+        """All of it is decided again, once the mirror shows what is different."""
+        COMMITS.labels("conflict").inc()
+        self._chain.broken()
         self._fence()  # lost meanwhile? then there is no next try
-        # The store is ahead of the snapshot: decide again once the mirror shows the difference.
-        seen = max(outcome.revision, batch.before.revision + 1)
-        await self._mirror.reached(seen, STUCK_SECONDS)
-        return None
+        self._plans_max = max(1.0, min(self._plans_max, len(batch.plans)) * SHRINK)
+        self._seen_first = max(lost.revision, batch.seen + 1)
+        losses = max(ticket.losses for ticket in tickets)
+        pause = BACK_OFF_SECONDS[min(losses, len(BACK_OFF_SECONDS) - 1)]
+        await asyncio.sleep(pause * self._clock.random.uniform(0.5, 1.5))
+        again: list[_Ticket] = []
+        for ticket in tickets:
+            ticket.losses += 1
+            if ticket.losses < ATTEMPTS_MAX:
+                again.append(ticket)
+                continue
+            COMMITS.labels("gave_up").inc()
+            ticket.decided = _gave_up()
+            ticket.settle(0)
+        self._wait_again(again)
+
+
+class Chain:
+    """The batches that decisions build on before the mirror shows them.
+
+    What the mirror says is laid beneath whenever it shows all of them, after a loss, when others
+    have changed something that decisions rely on, and now and then in any case.
+    """
+
+    def __init__(self, mirror: Mirror, clock: Clock) -> None:
+        self._mirror = mirror
+        self._clock = clock
+        self.links: list[Batch] = []  # a new list whenever what was decided on the old one is void
+        self._wrote: dict[Rewritten, Batch] = {}
+        self._fresh_until = 0.0
+        self._others = -1  # the mirror's last revision of others that is beneath
+
+    def is_doubtful(self) -> bool:
+        """Whether others have changed what a batch on its way relies on: it will lose.
+
+        Laid over what they made of the cluster it would be neither the one nor the other.
+        """
+        if not self.links or self._mirror.others_revision <= self._others:
+            return False
+        snapshot = self._mirror.snapshot()
+        return any(not link.revision and not link.holds_over(snapshot) for link in self.links)
+
+    def late(self) -> int:
+        """A revision that the mirror must show before more is decided on top of all these.
+
+        Else a mirror that falls behind would fall further: the more of them it does not show, the
+        longer it takes to lay them over what it does, and that is time in which it can't read.
+        """
+        return self.links[-LINKS_MAX].revision if len(self.links) >= LINKS_MAX else 0
+
+    def next_batch(self, commit: str, compares_max: int) -> Batch:
+        now, others = self._clock.boot(), self._mirror.others_revision
+        last = self.links[-1] if self.links else None
+        is_ahead = last is not None and not 0 < last.revision <= self._mirror.revision
+        is_fresh = others <= self._others and now < self._fresh_until
+        if last is not None and is_ahead and is_fresh:
+            snapshot = last.after
+        else:
+            snapshot = self._mirror.snapshot()
+            unseen = [b for b in self.links if not 0 < b.revision <= snapshot.revision]
+            self._wrote = {}
+            for link in unseen:
+                snapshot = link.over(snapshot)
+                self._wrote |= link.wrote()
+            self.links[:] = unseen
+            took = self._clock.boot() - now
+            self._fresh_until = now + min(max(CHAIN_SECONDS, CHAIN_SHARE * took), CHAIN_SECONDS_MAX)
+            self._others = others
+        batch = Batch(snapshot, commit, beneath=self._wrote, compares_max=compares_max)
+        batch.seen = self._mirror.revision
+        return batch
+
+    def add(self, batch: Batch) -> None:
+        if batch.plans:
+            self.links.append(batch)
+            self._wrote = self._wrote | batch.wrote()
+
+    def broken(self) -> None:
+        """The last one was not committed, or nobody knows: what is on top of it is void as well."""
+        self.links = [link for link in self.links if link.revision]
+        self._others = -1
 
 
 def _gave_up() -> Problem:
@@ -224,7 +391,7 @@ async def send(store: Store, transaction: Transaction, commit: str) -> int | Los
     others since, nobody can tell: deciding anew could do it a second time, over what came between.
     """
     compare, then = transaction.compare, transaction.then
-    look = tuple(Get(key) for key in transaction.marked)
+    look = tuple(Get(key) for key in transaction.marked[:LOOKED_AT_MAX])
     fence = tuple(Get(c.key) for c in compare if c.target == "lease")
     for repeat in range(REPEATS_MAX):
         try:
@@ -245,10 +412,16 @@ async def send(store: Store, transaction: Transaction, commit: str) -> int | Los
         if repeat and not _is_untouched(transaction, result):
             raise Ambiguous("others have changed the same since")
         _check_fence(compare, result, len(look))
-        return Lost(
-            revision=max((kv.mod_revision for kvs in result.results for kv in kvs), default=0)
-        )
+        found = [*result.results, *await _others(store, transaction.marked[LOOKED_AT_MAX:])]
+        return Lost(revision=max((kv.mod_revision for kvs in found for kv in kvs), default=0))
     raise Ambiguous("no answer")
+
+
+async def _others(store: Store, keys: tuple[bytes, ...]) -> tuple[tuple[KV, ...], ...]:
+    """What else may have been different, of a transaction that looked at a part of it only."""
+    if not keys:
+        return ()
+    return (await store.txn((), tuple(Get(key) for key in keys))).results
 
 
 def _found(result: TxnResult, marked: int, commit: str) -> int | None:

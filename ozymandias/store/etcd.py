@@ -130,6 +130,10 @@ class EtcdStore:
             key = kvs[-1].key + b"\0" if kvs else key
         return Listing(revision, tuple(kvs))
 
+    async def _one(self, key: bytes) -> Listing:
+        answer = await self._calls.ask(RANGE, pb.RangeRequest(key=key))
+        return Listing(answer.header.revision, kvs_of(answer.kvs))
+
     async def txn(
         self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
     ) -> TxnResult:
@@ -144,11 +148,13 @@ class EtcdStore:
     ) -> AsyncGenerator[Sequence[Event], None]:
         return Watch(self._calls, prefix, revision, prev=prev).batches()
 
-    async def mirror(self, prefix: bytes) -> AsyncGenerator[Listing | Sequence[Event], None]:
+    async def mirror(
+        self, prefix: bytes, *, alone: bool = False
+    ) -> AsyncGenerator[Listing | Sequence[Event], None]:
         failures = 0
         while True:
             try:
-                listing = await self.range(prefix)
+                listing = await self._one(prefix) if alone else await self.range(prefix)
             except (Unavailable, Compacted, ClusterChanged):
                 if self._calls.is_closed:
                     raise
@@ -159,7 +165,8 @@ class EtcdStore:
             yield listing
             relist_seconds = self._calls.timeouts.relist * random.uniform(0.8, 1.2)
             end = asyncio.get_running_loop().time() + relist_seconds
-            async with contextlib.aclosing(self.watch(prefix, listing.revision + 1)) as batches:
+            watch = Watch(self._calls, prefix, listing.revision + 1, alone=alone)
+            async with contextlib.aclosing(watch.batches()) as batches:
                 with contextlib.suppress(Compacted, ClusterChanged, TimeoutError):
                     while True:
                         async with asyncio.timeout_at(end):

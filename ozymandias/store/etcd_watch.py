@@ -29,13 +29,22 @@ from ozymandias.store.keys import prefix_end
 
 
 class Watch:
-    def __init__(self, calls: Calls, prefix: bytes, revision: int, *, prev: bool) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        prefix: bytes,
+        revision: int,
+        *,
+        prev: bool = False,
+        alone: bool = False,
+    ) -> None:
+        """``alone``: of the key that the prefix is, and of no other."""
         if revision < 1:
             raise ValueError("a watch starts at revision 1 or later: 0 means 'now' to etcd")
         self._calls = calls
         self._position = revision
         self._key = prefix or b"\0"
-        self._range_end = prefix_end(prefix)
+        self._range_end = b"" if alone else prefix_end(prefix)
         self._prev = prev
 
     async def batches(self) -> AsyncGenerator[Sequence[Event], None]:

@@ -2,7 +2,8 @@
 
 etcd takes 128 operations in one transaction and counts them along each path of nested ones, so a
 longer list is folded into a tree of transactions without compares: still one request, one
-revision, all or nothing.
+revision, all or nothing. Compares can't be folded: a job on more than some sixty nodes needs a
+server with a larger `--max-txn-ops`, as `ozy up` and `ozy cluster init` start it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,9 +65,17 @@ def txn_request(
 ) -> pb.TxnRequest:
     return pb.TxnRequest(
         compare=map(_compare, compare),
-        success=map(_operation, fold(then, OPERATIONS_MAX, len(compare))),
-        failure=map(_operation, fold(otherwise, OPERATIONS_MAX, len(compare))),
+        success=map(_operation, _folded(then, len(compare))),
+        failure=map(_operation, _folded(otherwise, len(compare))),
     )
+
+
+def _folded(ops: Sequence[Op], compares: int) -> Sequence[Op]:
+    """Within the default limit if that can be; else the server must take more, as ours do."""
+    try:
+        return fold(ops, OPERATIONS_MAX, compares)
+    except Invalid:
+        return ops
 
 
 def txn_result(message: pb.TxnResponse) -> TxnResult:

@@ -2,6 +2,7 @@
 
     format                          schema version and the cluster's id
     nodes/<node>            LEASE 1 presence
+    load/<node>             LEASE 1 what it really does: load, use, pressure
     ledger/<node>                   what may be promised on a node, and what is
     jobs/<namespace>/<job>          head: uid, version, wanted count
     versions/<namespace>/<job>/<n>  the specification, immutable
@@ -9,7 +10,9 @@
     status/<node>/<namespace>/<job> LEASE 2
     claims/ingress/<host>/<path>    owner of an ingress host and path
     events/<node>/<n mod 500>       ring of what happened
+    decisions/<node>/<n mod 100>    ring of what its decisions were made on, compressed
     settings/cluster                how the cluster was founded: networks, names, numbers
+    settings/scheduling             priority classes, node pools, freeze windows, rebalancing
     settings/hosts/<host>           a real host: address, machine, part in the store, certificate
     settings/join-tokens/<id>       hash, expiry and uses left of a join token
 
@@ -22,6 +25,7 @@ from ozymandias.model.node import NodeName
 ROOT = b"/ozymandias/v1/"
 FORMAT = ROOT + b"format"
 NODES = ROOT + b"nodes/"
+LOADS = ROOT + b"load/"
 LEDGERS = ROOT + b"ledger/"
 JOBS = ROOT + b"jobs/"
 VERSIONS = ROOT + b"versions/"
@@ -29,18 +33,25 @@ ASSIGNMENTS = ROOT + b"assignments/"
 STATUS = ROOT + b"status/"
 CLAIMS = ROOT + b"claims/ingress/"
 EVENTS = ROOT + b"events/"
+DECISIONS = ROOT + b"decisions/"
 SETTINGS = ROOT + b"settings/"
 CLUSTER = SETTINGS + b"cluster"
+SCHEDULING = SETTINGS + b"scheduling"
 HOSTS = SETTINGS + b"hosts/"
 JOIN_TOKENS = SETTINGS + b"join-tokens/"
 SKYDNS = b"/skydns/"
 FLANNEL = b"/coreos.com/network/"  # flanneld's own keys
 
 EVENTS_PER_NODE = 500
+DECISIONS_PER_NODE = 100
 
 
 def node(name: NodeName) -> bytes:
     return NODES + name.encode()
+
+
+def load(name: NodeName) -> bytes:
+    return LOADS + name.encode()
 
 
 def ledger(name: NodeName) -> bytes:
@@ -86,6 +97,14 @@ def events(name: NodeName) -> bytes:
 
 def event(name: NodeName, number: int) -> bytes:
     return events(name) + f"{number % EVENTS_PER_NODE:03d}".encode()
+
+
+def decisions(name: NodeName) -> bytes:
+    return DECISIONS + name.encode() + b"/"
+
+
+def decision(name: NodeName, number: int) -> bytes:
+    return decisions(name) + f"{number % DECISIONS_PER_NODE:02d}".encode()
 
 
 def host(name: str) -> bytes:

@@ -4,29 +4,34 @@ The mirror applies whole revisions only, so every Snapshot is the cluster at one
 object in it knows the revision it was read at: a later compare needs no second read. What can't
 be decoded is left out with a warning; one poisoned key must not stop every peer.
 
-Snapshots are cheap: of the seven mappings in one, those that did not change since the last snapshot
-are the very same objects, and the others are copied once per snapshot that somebody asks for.
+Snapshots are cheap: what changed since the last one is gathered, and becomes new tables that share
+the rest with the old ones (`model/tables.py`) when somebody asks for a snapshot.
 
 Loops look at the whole cluster whenever it changes. Those of a ``patient`` mirror are woken for
 several changes at a time when they come thick and fast; the first after a quiet moment wakes them
 at once, and whoever waits for a revision of its own (`reached`) waits no longer than that takes to
 arrive. The pause grows with the cluster, as the work of one look does, so that looking never takes
-all of a processor. Revisions of the log of events alone, which are nearly half of all, wake only
+all of a processor; it does not where a node's presence goes, for which nobody shall wait that long.
+Revisions of the log of events alone, which are nearly half of all, wake only
 who reads that log (`told`): nothing can follow from them.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TypeVar
+import heapq
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from ozymandias.model.event import EventRecord
 from ozymandias.model.instance import Assignment, Group, JobStatus
 from ozymandias.model.job import JobHead, JobKey, JobRecord, JobVersion
-from ozymandias.model.node import Ledger, Node, NodeName, Presence
+from ozymandias.model.node import Ledger, Load, Node, NodeName, Presence
+from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.ports import KV, Event, Listing, Store, Unavailable
+from ozymandias.model.tables import Pair, Sheet, Table
+from ozymandias.ports import KV, Event, Feed, Listing, Unavailable
 from ozymandias.store import codec, keys
 from ozymandias.telemetry import warn
 
@@ -34,42 +39,77 @@ T = TypeVar("T")
 
 PAUSE_SECONDS = 0.02
 PAUSE_SECONDS_MAX = 0.5
+# Nobody's schedule relies on these: what a node tells of itself, and the log.
+UNSCHEDULED = (keys.STATUS, keys.LOADS, keys.EVENTS, keys.DECISIONS)
+NOT_OURS = object()
 PAUSE_SECONDS_EACH = 0.0003  # more for every assignment in the cluster
-PARTS = ("nodes", "jobs", "assignments", "statuses", "claims", "last_versions", "unknown")
+
+
+@dataclass(slots=True)
+class _Changes:
+    """What is different from the last snapshot, part by part; None is gone."""
+
+    nodes: dict[NodeName, Node | None] = field(default_factory=dict)
+    jobs: dict[JobKey, JobRecord | None] = field(default_factory=dict)
+    assignments: dict[Pair, Assignment | None] = field(default_factory=dict)
+    statuses: dict[Pair, JobStatus | None] = field(default_factory=dict)
+    claims: dict[str, JobKey | None] = field(default_factory=dict)
+    last_versions: dict[JobKey, int | None] = field(default_factory=dict)
+    unknown: dict[bytes, codec.Unknown | None] = field(default_factory=dict)
+
+    def applied(self, before: Snapshot) -> Snapshot:
+        """The parts that changed, on top of what was; the others as they are."""
+        parts: dict[str, Any] = {}
+        if self.nodes:
+            parts["nodes"] = Sheet.laid_over(before.nodes, self.nodes)
+        if self.jobs:
+            parts["jobs"] = Table.of(before.jobs).changed(self.jobs)
+        if self.assignments:
+            parts["assignments"] = before.assigned.changed(self.assignments)
+        if self.statuses:
+            parts["statuses"] = before.told.changed(self.statuses)
+        if self.claims:
+            parts["claims"] = Table.of(before.claims).changed(self.claims)
+        if self.last_versions:
+            parts["last_versions"] = Table.of(before.last_versions).changed(self.last_versions)
+        if self.unknown:
+            parts["unknown"] = Sheet.laid_over(before.unknown, self.unknown)
+        return replace(before, **parts) if parts else before
 
 
 class Mirror:
-    def __init__(self, store: Store, *, patient: bool = False) -> None:
+    def __init__(self, store: Feed, *, patient: bool = False) -> None:
         self._store = store
         self._patient = patient
         self._changed = asyncio.Event()  # for loops, which are woken now and then
-        self._arrived = asyncio.Event()  # for those who wait for one revision
+        self._arrived = asyncio.Event()  # for those who wait for anything at all
+        # For those who wait for one revision: a heap, so that each is woken once and by its own.
+        self._awaited: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
         self._woken = -PAUSE_SECONDS_MAX  # on the loop's clock
         self._waking: asyncio.TimerHandle | None = None
-        self._snapshot = Snapshot()
         self._followers: list[set[JobKey]] = []
         self.is_ready = False
         self.revision = 0
         self._moved = 0  # the last revision that was not of the log alone
+        # The last one in which somebody else changed what schedules rely on.
+        self.others_revision = 0
         self.cluster = ""  # the cluster's id, "" until the format record was seen
         self._clear()
 
     def _clear(self) -> None:
         self._presences: dict[NodeName, tuple[Presence, KV]] = {}
         self._ledgers: dict[NodeName, tuple[Ledger, int]] = {}
+        self._loads: dict[NodeName, Load] = {}
+        self._settings = (Settings(), 0)
         self._heads: dict[JobKey, tuple[JobHead, int]] = {}
         self._versions: dict[JobKey, dict[int, JobVersion]] = {}
-        self._assignments: dict[tuple[NodeName, JobKey], Assignment] = {}
-        self._statuses: dict[tuple[NodeName, JobKey], JobStatus] = {}
-        self._claims: dict[str, JobKey] = {}
         self._events: dict[bytes, EventRecord] = {}
-        # Built from the above, one object at a time, when something of theirs has changed.
-        self._nodes: dict[NodeName, Node] = {}
-        self._jobs: dict[JobKey, JobRecord] = {}
-        self._last_versions: dict[JobKey, int] = {}
-        self._unknown: dict[bytes, codec.Unknown] = {}
-        # The parts of a snapshot that changed since the last one was made.
-        self._stale: set[str] = set(PARTS)
+        self._decisions: dict[bytes, bytes] = {}  # as they are stored: seldom asked for
+        self._unknown: set[bytes] = set()  # keys of records with members that we don't know
+        self._snapshot = Snapshot()
+        self._changes = _Changes()
+        self._expected: dict[tuple[bytes, bytes], Any] = {}
 
     async def run(self) -> None:
         """Follow the store until cancelled."""
@@ -80,12 +120,13 @@ class Mirror:
                 self._follow(item)
 
     def _restart(self, listing: Listing) -> None:
-        for job in [*self._heads, *self._versions, *(job for _, job in self._assignments)]:
+        for job in self._known_jobs():
             self._tell(job)
         self._clear()
         for kv in listing.kvs:
             self._apply(kv, deleted=False)
         self.is_ready = True
+        self.others_revision = listing.revision
         self._publish(max(listing.revision, self.revision))
 
     def _follow(self, events: Sequence[Event]) -> None:
@@ -93,19 +134,27 @@ class Mirror:
             self._apply(event.kv, deleted=event.deleted)
         if events:
             is_log = all(event.kv.key.startswith(keys.EVENTS) for event in events)
-            self._publish(events[-1].kv.mod_revision, is_log=is_log)
+            is_loss = any(e.deleted and e.kv.key.startswith(keys.NODES) for e in events)
+            self._publish(events[-1].kv.mod_revision, is_log=is_log, is_loss=is_loss)
 
-    def _publish(self, revision: int, *, is_log: bool = False) -> None:
+    def _publish(self, revision: int, *, is_log: bool = False, is_loss: bool = False) -> None:
         self.revision = revision
+        while self._awaited and self._awaited[0][0] <= revision:
+            waiter = heapq.heappop(self._awaited)[2]
+            if not waiter.done():  # or it has gone away
+                waiter.set_result(None)
         self._arrived.set()
         self._arrived = asyncio.Event()
         if is_log:
             return
         self._moved = revision
+        if is_loss and self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
         if self._waking is None:
             loop = asyncio.get_running_loop()
-            pause = PAUSE_SECONDS + PAUSE_SECONDS_EACH * len(self._assignments)
-            due = self._woken + min(pause, PAUSE_SECONDS_MAX)
+            size = 0 if is_loss else len(self._snapshot.assignments)
+            due = self._woken + min(PAUSE_SECONDS + PAUSE_SECONDS_EACH * size, PAUSE_SECONDS_MAX)
             if not self._patient or loop.time() >= due:
                 self._wake(loop)
             else:
@@ -121,20 +170,37 @@ class Mirror:
 
     def snapshot(self) -> Snapshot:
         """The cluster now; the same object until something changes."""
-        if self._snapshot.revision != self.revision or self._stale:
-            parts = {part: dict(getattr(self, f"_{part}")) for part in self._stale}
-            self._snapshot = replace(self._snapshot, revision=self.revision, **parts)
-            self._stale.clear()
+        if self._snapshot.revision != self.revision:
+            settings, settled = self._settings
+            self._snapshot = replace(
+                self._changes.applied(self._snapshot),
+                revision=self.revision,
+                settings=settings,
+                settings_revision=settled,
+            )
+            self._changes = _Changes()
         return self._snapshot
+
+    def expect(self, written: Mapping[tuple[bytes, bytes], Any]) -> None:
+        """Bytes that we are about to write, and what they mean: they need not be read again."""
+        self._expected.update(written)
+
+    def expect_not(self, written: Iterable[tuple[bytes, bytes]]) -> None:
+        for entry in written:
+            self._expected.pop(entry, None)
 
     def follow_jobs(self) -> set[JobKey]:
         """A set that is given every job with a record or an assignment that changes from now on.
 
         It is the caller's to empty.
         """
-        followed = set(self._heads) | set(self._versions) | {job for _, job in self._assignments}
+        followed = self._known_jobs()
         self._followers.append(followed)
         return followed
+
+    def _known_jobs(self) -> set[JobKey]:
+        assigned = self.snapshot().assigned.by_job
+        return self._heads.keys() | self._versions.keys() | assigned.keys()
 
     def versions(self, key: JobKey) -> tuple[JobVersion, ...]:
         """The kept versions of a job, oldest first; they outlive the job."""
@@ -143,6 +209,11 @@ class Mirror:
     def events(self) -> tuple[EventRecord, ...]:
         """What happened, on all nodes, oldest first."""
         return tuple(sorted(self._events.values(), key=lambda e: (e.time, e.node, e.number)))
+
+    def decisions(self, node: NodeName | None = None) -> tuple[bytes, ...]:
+        """Records of decisions, of one node or of all, as they are stored."""
+        prefix = keys.decisions(node) if node else keys.DECISIONS
+        return tuple(value for key, value in self._decisions.items() if key.startswith(prefix))
 
     async def changed(self, after: int) -> int:
         """Wait until something but the log is beyond a revision; the one the mirror has then."""
@@ -157,10 +228,13 @@ class Mirror:
 
     async def reached(self, revision: int, timeout: float = 10.0) -> None:
         """Wait until the mirror shows a revision of ours; Unavailable when it does not come."""
+        if self.revision >= revision:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._awaited, (revision, next(self._numbers), waiter))
         try:
             async with asyncio.timeout(timeout):
-                while self.revision < revision:
-                    await self._arrived.wait()
+                await waiter
         except TimeoutError:
             raise Unavailable(f"the watch is stuck before revision {revision}") from None
 
@@ -180,41 +254,53 @@ class Mirror:
 
     def _apply_decoded(self, kv: KV, deleted: bool) -> None:
         key = kv.key
-        if self._unknown.pop(key, None):
-            self._stale.add("unknown")
+        known = self._expected.pop((key, b"" if deleted else kv.value), NOT_OURS)
+        if known is NOT_OURS and not key.startswith(UNSCHEDULED):
+            self.others_revision = kv.mod_revision
+        if key in self._unknown:
+            self._unknown.discard(key)
+            self._changes.unknown[key] = None
         if key.startswith(keys.ASSIGNMENTS):
             node, job = _node_and_job(key, keys.ASSIGNMENTS)
-            self._stale.add("assignments")
             self._tell(job)
-            if deleted:
-                self._assignments.pop((node, job), None)
-            else:
-                groups = self._read(tuple[Group, ...], kv)
-                self._assignments[node, job] = Assignment(node=node, job=job, groups=groups)
+            self._changes.assignments[node, job] = None
+            if not deleted:
+                if known is NOT_OURS:
+                    groups = self._read(tuple[Group, ...], kv)
+                    known = Assignment(node=node, job=job, groups=groups)
+                self._changes.assignments[node, job] = known
         elif key.startswith(keys.STATUS):
             node, job = _node_and_job(key, keys.STATUS)
-            self._stale.add("statuses")
-            if deleted:
-                self._statuses.pop((node, job), None)
-            else:
+            self._changes.statuses[node, job] = None
+            if not deleted:
                 found = codec.decode_statuses(kv.value)
-                self._statuses[node, job] = JobStatus(node=node, job=job, instances=found)
-        elif key.startswith((keys.LEDGERS, keys.NODES)):
-            self._apply_node(kv, deleted)
+                status = JobStatus(node=node, job=job, instances=found)
+                self._changes.statuses[node, job] = status
+        elif key.startswith((keys.LEDGERS, keys.NODES, keys.LOADS)):
+            self._apply_node(kv, deleted, known)
         elif key.startswith((keys.JOBS, keys.VERSIONS)):
-            self._apply_job(kv, deleted)
+            self._apply_job(kv, deleted, known)
         elif key.startswith(keys.CLAIMS):
             claim = key[len(keys.CLAIMS) :].decode()
-            self._stale.add("claims")
-            if deleted:
-                self._claims.pop(claim, None)
-            else:
-                self._claims[claim] = keys.job_key(*codec.decode(str, kv.value).split("/", 1))
+            self._changes.claims[claim] = None
+            if not deleted:
+                owner = keys.job_key(*codec.decode(str, kv.value).split("/", 1))
+                self._changes.claims[claim] = owner
         elif key.startswith(keys.EVENTS):
             if deleted:
                 self._events.pop(key, None)
             else:
                 self._events[key] = codec.decode(EventRecord, kv.value)
+        elif key.startswith(keys.DECISIONS):
+            if deleted:
+                self._decisions.pop(key, None)
+            else:
+                self._decisions[key] = kv.value
+        elif key == keys.SCHEDULING:
+            # Unreadable ones are as if there were none, and are compared all the same.
+            self._settings = (Settings(), 0 if deleted else kv.mod_revision)
+            if not deleted:
+                self._settings = (self._read(Settings, kv), kv.mod_revision)
         elif key == keys.FORMAT and not deleted:
             self.cluster = codec.decode(codec.Format, kv.value).cluster
 
@@ -222,64 +308,70 @@ class Mirror:
         """Decode a record that is rewritten now and then; members we don't know are noted."""
         value, unknown = codec.decode_known(kind, kv.value)
         if unknown:
-            self._unknown[kv.key] = unknown
-            self._stale.add("unknown")
+            self._unknown.add(kv.key)
+            self._changes.unknown[kv.key] = unknown
         return value
 
     def _tell(self, job: JobKey) -> None:
         for followed in self._followers:
             followed.add(job)
 
-    def _apply_node(self, kv: KV, deleted: bool) -> None:
-        prefix = keys.NODES if kv.key.startswith(keys.NODES) else keys.LEDGERS
+    def _apply_node(self, kv: KV, deleted: bool, known: Any) -> None:
+        prefix = next(p for p in (keys.NODES, keys.LEDGERS, keys.LOADS) if kv.key.startswith(p))
         name = NodeName(kv.key[len(prefix) :].decode())
-        self._stale.add("nodes")
         if prefix is keys.NODES:
             self._presences.pop(name, None)
             if not deleted:
                 self._presences[name] = (self._read(Presence, kv), kv)
+        elif prefix is keys.LOADS:
+            self._loads.pop(name, None)
+            if not deleted:
+                self._loads[name] = self._read(Load, kv)
         else:
             self._ledgers.pop(name, None)
             if not deleted:
-                self._ledgers[name] = (self._read(Ledger, kv), kv.mod_revision)
-        self._nodes.pop(name, None)
-        if name in self._ledgers:
-            ledger, ledger_revision = self._ledgers[name]
-            node = Node(name=name, ledger=ledger, ledger_revision=ledger_revision)
-            if name in self._presences:
-                presence, record = self._presences[name]
-                node = replace(
-                    node,
-                    presence=presence,
-                    presence_revision=record.create_revision,
-                    presence_lease=record.lease,
-                )
-            self._nodes[name] = node
+                ledger = self._read(Ledger, kv) if known is NOT_OURS else known
+                self._ledgers[name] = (ledger, kv.mod_revision)
+        self._changes.nodes[name] = self._node(name)
 
-    def _apply_job(self, kv: KV, deleted: bool) -> None:
+    def _node(self, name: NodeName) -> Node | None:
+        """Its ledger makes it a node; all else may be missing."""
+        if name not in self._ledgers:
+            return None
+        ledger, ledger_revision = self._ledgers[name]
+        presence, record = self._presences.get(name, (None, None))
+        return Node(
+            name=name,
+            ledger=ledger,
+            ledger_revision=ledger_revision,
+            presence=presence,
+            presence_revision=record.create_revision if record else 0,
+            presence_lease=record.lease if record else 0,
+            load=self._loads.get(name),
+        )
+
+    def _apply_job(self, kv: KV, deleted: bool, known: Any) -> None:
         if kv.key.startswith(keys.JOBS):
             job = keys.job_key(*_two(keys.parts(kv.key, keys.JOBS)))
             self._heads.pop(job, None)
             if not deleted:
-                self._heads[job] = (self._read(JobHead, kv), kv.mod_revision)
+                head = self._read(JobHead, kv) if known is NOT_OURS else known
+                self._heads[job] = (head, kv.mod_revision)
         else:
             namespace, name, number = keys.parts(kv.key, keys.VERSIONS)
             job = keys.job_key(namespace, name)
             versions = dict(self._versions.get(job, {}))
             versions.pop(int(number), None)
             if not deleted:
-                versions[int(number)] = codec.decode(JobVersion, kv.value)
+                is_ours = known is not NOT_OURS
+                versions[int(number)] = known if is_ours else codec.decode(JobVersion, kv.value)
             self._versions[job] = versions
-            self._stale.add("last_versions")
-            self._last_versions.pop(job, None)
-            if versions:
-                self._last_versions[job] = max(versions)
-        self._stale.add("jobs")
+            self._changes.last_versions[job] = max(versions, default=None)
         self._tell(job)
-        self._jobs.pop(job, None)
+        self._changes.jobs[job] = None
         if job in self._heads:
             head, head_revision = self._heads[job]
-            self._jobs[job] = JobRecord(
+            self._changes.jobs[job] = JobRecord(
                 key=job,
                 head=head,
                 head_revision=head_revision,

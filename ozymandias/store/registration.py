@@ -6,7 +6,8 @@ otherwise. The heads of their jobs are compared, and rewritten as they are: a pe
 same instance elsewhere either comes first, and the pod is found to be one too many, or it loses.
 
 While a node was absent nobody could give it anything, so what it still runs fits; counting what is
-to stop keeps its room taken until the pods are really gone.
+to stop keeps its room taken until the pods are really gone. Unless another machine had the name
+meanwhile, and was given something that is not here: that waits where it does not fit beside them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from ozymandias.core.apply import merged, totals
 from ozymandias.core.pods import pod_id
-from ozymandias.core.reclaim import reclaim
+from ozymandias.core.reclaim import make_way, reclaim
 from ozymandias.model.instance import Assignment, Group, Slots, SlotState
 from ozymandias.model.job import JobKey, JobVersion
 from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources
@@ -23,9 +24,9 @@ from ozymandias.model.pod import PodId
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Ambiguous, Compare, Get, Op, Put, Store, Unavailable
 from ozymandias.store import codec, keys
-from ozymandias.store.batch import Transaction
 from ozymandias.store.commit import Lost, send
 from ozymandias.store.mirror import Mirror
+from ozymandias.store.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,7 @@ async def renew_offer(
         reserve=offer.reserve,
         labels=dict(offer.labels),
         allows_host_network=offer.allows_host_network,
+        machine=offer.presence.machine_id,
     )
     if ledger == node.ledger:
         return snapshot.revision
@@ -150,30 +152,30 @@ def prepare_registration(
     snapshot: Snapshot, offer: Offer, demands: Mapping[PodId, Demand], lease: int, commit: str
 ) -> tuple[Transaction, frozenset[PodId]]:
     """What is to be written, and which pods are reclaimed by it."""
-    assignments = {
-        job: assignment
-        for (name, job), assignment in snapshot.assignments.items()
-        if name == offer.node
-    }
+    assignments = dict(snapshot.on(offer.node))
     assigned = {pod_id(instance) for instance in snapshot.instances_on(offer.node)}
     strangers = sorted(set(offer.found) - assigned)
-    joining = _joining(snapshot, offer, assignments.values(), commit)
+    joining = _joining(snapshot, offer, assignments.values(), lease, commit)
     reclaimed = reclaim(snapshot, joining, strangers, offer.running)
+    entries = _entries(strangers, reclaimed, demands)
+    for job, groups in entries.items():
+        before = assignments[job].groups if job in assignments else ()
+        assignments[job] = Assignment(node=offer.node, job=job, groups=merged((*before, *groups)))
+    waiting = make_way(joining, assignments, offer.found) if entries else {}
+    assignments |= waiting
     then: list[Op] = []
     heads: list[Compare] = []
-    for job, groups in _entries(strangers, reclaimed, demands).items():
-        before = assignments[job].groups if job in assignments else ()
-        found = Assignment(node=offer.node, job=job, groups=merged((*before, *groups)))
-        assignments[job] = found
+    for job in {**entries, **waiting}:
         key = keys.assignment(offer.node, job)
-        then.append(Put(key, codec.encode(found.groups, snapshot.unknown.get(key))))
+        then.append(Put(key, codec.encode(assignments[job].groups, snapshot.unknown.get(key))))
         if known := snapshot.jobs.get(job):
             # As it is: who places, scales or ends the job relies on its head for having seen all
-            # that it has.
+            # that it has. But under our commit's id: who finds its own takes this for its write.
             key = keys.job(job)
             heads.append(Compare(key, "mod", "=", known.head_revision))
-            then.append(Put(key, codec.encode(known.head, snapshot.unknown.get(key))))
-    ledger = _joining(snapshot, offer, assignments.values(), commit).ledger
+            head = replace(known.head, commit=commit)
+            then.append(Put(key, codec.encode(head, snapshot.unknown.get(key))))
+    ledger = _joining(snapshot, offer, assignments.values(), lease, commit).ledger
     record, ledger_key = keys.node(offer.node), keys.ledger(offer.node)
     then += [
         Put(ledger_key, codec.encode(ledger, snapshot.unknown.get(ledger_key))),
@@ -183,12 +185,14 @@ def prepare_registration(
         Compare(record, "version", "=", 0),
         Compare(ledger_key, "mod", "=", joining.ledger_revision),
         *heads,
+        # What goes on may be here by the pool of its namespace.
+        *((Compare(keys.SCHEDULING, "mod", "=", snapshot.settings_revision),) if reclaimed else ()),
     )
     return Transaction(compare=compare, then=tuple(then), marked=(ledger_key,)), reclaimed
 
 
 def _joining(
-    snapshot: Snapshot, offer: Offer, assignments: Iterable[Assignment], commit: str
+    snapshot: Snapshot, offer: Offer, assignments: Iterable[Assignment], lease: int, commit: str
 ) -> Node:
     """The node as it will have joined, if these are its assignments."""
     node = snapshot.nodes.get(offer.node)
@@ -202,9 +206,12 @@ def _joining(
         set_labels=dict(node.ledger.set_labels) if node else {},
         is_cordoned=node.ledger.is_cordoned if node else False,
         drain=node.ledger.drain if node else None,
+        displaced=node.ledger.displaced if node else (),
         held=held,
         promised=promised,
         commit=commit,
+        machine=offer.presence.machine_id,
+        lease=lease,
     )
     revision = node.ledger_revision if node else 0
     return Node(name=offer.node, ledger=ledger, ledger_revision=revision, presence=offer.presence)

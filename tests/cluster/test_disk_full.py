@@ -6,6 +6,7 @@ it says meanwhile is its own business, that nobody else notices is ours.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -105,6 +106,53 @@ def test_a_full_disk_below_a_node() -> None:
             mine.stop("steady", "late")
 
 
+@contextmanager
+def nearly_full(disk: Path) -> Iterator[None]:
+    """Less than five percent are free meanwhile, and something still is."""
+    there = os.statvfs(disk)
+    with (disk / "ballast").open("wb") as stream:
+        size = (there.f_bavail - there.f_blocks * 3 // 100) * there.f_frsize
+        os.posix_fallocate(stream.fileno(), 0, size)
+    try:
+        yield
+    finally:
+        (disk / "ballast").unlink()
+
+
+def test_a_disk_that_fills_up_closes_its_node() -> None:
+    """New work goes elsewhere, what runs runs on, and the least important would leave first."""
+    liking = {"placement": {"prefer": ["disk == small"]}}
+    with (
+        small_disk("64M") as disk,
+        running_cluster("--nodes=2") as mine,
+        moved(mine.local.config_file("n2").parent, disk),
+    ):
+        mine.kill("n2")
+        mine.text("node", "label", "n2", "disk=small")
+        until(lambda: mine.nodes()["n2"]["state"] == "ready")
+        there = {"high": {"priority": 100}, "low": {"priority": 1}, "dear": {"protected": True}}
+        for name, rank in there.items():
+            mine.submit(web(name) | liking | rank, wait=False)
+        with nearly_full(disk):
+            for name in there:
+                mine.wait_healthy(name)
+                assert mine.row(f"{name}-0")["node"] == "n2"
+            before = mine.containers()
+            until(lambda: mine.nodes()["n2"]["state"] == "tainted", say="under pressure")
+            plan = mine.ozy("shed", "--plan", "n2")
+            assert re.match(r"disk pressure: \d % of 64M is free", plan["pressure"]), plan
+            order = [(row["instance"], row["to"]) for row in plan["leaving"]]
+            assert order == [("low-0", "n1"), ("high-0", "n1")]
+            assert [row["instance"] for row in plan["staying"]] == ["dear-0"]
+            print(mine.text("shed", "--plan"))
+            mine.submit(web("late") | liking)
+            assert mine.row("late-0")["node"] == "n1"
+            why = mine.text("why-not", "late", "n2")
+            assert "it is under disk pressure" in why, why
+        assert before.items() <= mine.containers().items()
+        mine.stop(*there, "late")
+
+
 def test_a_full_disk_below_everything() -> None:
     """etcd ends, perhaps for want of room, and comes back; no container and no request minds."""
     # etcd's write-ahead log takes 64M at once, and the next one too.
@@ -123,7 +171,8 @@ def test_a_full_disk_below_everything() -> None:
                     print(f"submitted to the full disk: {answers}")
                     assert set(answers) <= {0, 200, 201, 503}
                     requester.more(200)
-                until(lambda: status(mine, "POST", "/v1/jobs", LATE) in (200, 201))
+                # A host that was short takes new work when it has been well for a minute.
+                until(lambda: status(mine, "POST", "/v1/jobs", LATE) in (200, 201), 100)
                 until(lambda: is_healthy(mine, "late") and is_healthy(mine, "steady"))
             assert requester.failures == []
             assert before.items() <= mine.containers().items()

@@ -9,16 +9,18 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.cluster.hosts import Host, Hosts
-from tests.cluster.hosts.cluster import HostCluster
-from tests.cluster.hosts.programs import INGRESS_DOMAIN, INGRESS_PORT, built
+from tests.cluster.hosts.cluster import SUBNET_FILE, HostCluster
+from tests.cluster.hosts.programs import FLANNEL_KEY, INGRESS_DOMAIN, INGRESS_PORT, built
 from tests.cluster.kit import until, web
 
 SETTINGS = "/etc/ozymandias/ozymandias.toml"
+SUBNETS_KEY = FLANNEL_KEY.replace("config", "subnets")
 TTL_SECONDS = 8
 RUN_SECONDS_MAX = 150.0
 
@@ -158,6 +160,50 @@ def test_the_doctor_names_what_is_missing_and_the_rest_goes_on(cluster: FoundedC
         for name in ("flanneld", "coredns"):
             supervised(n2, "start", name)
     until(lambda: failing(cluster, n2) == {}, 60)
+
+
+@contextmanager
+def no_subnet_left(cluster: FoundedCluster) -> Iterator[None]:
+    """flannel's network is small, and others have all of its subnets."""
+    n1 = cluster["n1"]
+    tls = ("--cacert=/etc/ozymandias/tls/ca.crt", "--cert=/etc/ozymandias/tls/client.crt")
+    etcdctl = ("etcdctl", f"--endpoints=https://{n1.address}:2379", *tls)
+    etcdctl = (*etcdctl, "--key=/etc/ozymandias/tls/client.key")
+    former = n1.run(*etcdctl, "get", "--print-value-only", FLANNEL_KEY).stdout.strip()
+    small = json.loads(former) | {"Network": "10.79.0.0/22"}
+    leases = [f"{SUBNETS_KEY}/10.79.{number}.0-24" for number in (1, 2, 3)]
+    lease = json.dumps({"PublicIP": "10.77.0.99", "BackendType": "vxlan", "BackendData": {}})
+    try:
+        n1.run(*etcdctl, "put", FLANNEL_KEY, json.dumps(small))
+        for key in leases:
+            n1.run(*etcdctl, "put", key, lease)
+        yield
+    finally:
+        n1.run(*etcdctl, "put", FLANNEL_KEY, former)
+        for key in leases:
+            n1.run(*etcdctl, "del", key)
+
+
+def test_a_host_that_gets_no_subnet(cluster: FoundedCluster) -> None:
+    """The doctor says that they are exhausted, and a way out; its pods and all others go on."""
+    n2 = cluster["n2"]
+    before = cluster.pods()
+    supervised(n2, "stop", "flanneld")
+    file = n2.path(SUBNET_FILE)
+    subnet = file.read_text()
+    said = n2.path("/var/lib/ozymandias/logs/flanneld.log")
+    with no_subnet_left(cluster):
+        file.unlink()
+        supervised(n2, "start", "flanneld")
+        until(lambda: "out of subnets" in said.read_text(), say="flanneld says so")
+        found = failing(cluster, n2)["pod subnet"]
+        assert "exhausted: all 3 subnets are taken" in found and "--pod-network" in found
+        assert cluster.fetch(f"web.{INGRESS_DOMAIN}", at="n2").status == 200
+        supervised(n2, "stop", "flanneld")
+    file.write_text(subnet)
+    supervised(n2, "start", "flanneld")
+    until(lambda: failing(cluster, n2) == {}, 60)
+    assert cluster.pods() == before
 
 
 def test_everything_is_restored_from_a_backup_and_pods_go_on(cluster: FoundedCluster) -> None:

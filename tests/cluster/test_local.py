@@ -19,6 +19,7 @@ from ozymandias.cluster import state
 from ozymandias.cluster.state import LocalCluster, Processes
 
 OZY = str(Path(sys.executable).with_name("ozy"))
+NETWORKS = Path("/etc/containers/networks")
 DEADLINE_SECONDS = 60.0
 JOB = """\
 name: web
@@ -116,7 +117,12 @@ def remains_of(cluster_id: str, directory: Path) -> dict[str, object]:
         "containers": podman("ps", "--all", "--quiet", label),
         "pods": podman("pod", "ls", "--quiet", label),
         "volumes": podman("volume", "ls", "--quiet", label),
-        "networks": [n for n in podman("network", "ls", "--quiet") if cluster_id in n],
+        "networks": [
+            # netavark's, whichever back end podman chose for itself on this machine
+            str(file)
+            for file in NETWORKS.glob("*.json")
+            if cluster_id in file.name
+        ],
         "mounts": [
             line
             for line in Path("/proc/self/mountinfo").read_text().splitlines()

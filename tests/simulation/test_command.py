@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +119,42 @@ def test_an_interrupted_search_says_how_far_it_came(jobs: str) -> None:
     code, text = interrupt(["--minutes", "5", "--jobs", jobs], after="searching ")
     assert code == 130 and "interrupted" in text and "seeds," in text
     assert "Traceback" not in text
+
+
+def test_nothing_is_left_of_a_search_that_is_killed() -> None:
+    """Its processes would wait for more seeds, for ever."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "ozymandias.sim", "--minutes", "5", "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        assert process.stdout and "processes: 2" in process.stdout.readline()
+        while len(_children(process.pid)) < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+        while _is_there(process.pid):  # its group; the test's own limit ends this
+            time.sleep(0.05)
+
+
+def _children(process: int) -> list[str]:
+    children = Path(f"/proc/{process}/task/{process}/children")
+    return [
+        child
+        for child in children.read_text().split()
+        if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()
+    ]
+
+
+def _is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_an_interrupted_replay_just_ends() -> None:

@@ -1,5 +1,6 @@
 """Pods that a returning node still runs though they were moved, stopped, or forgotten."""
 
+from ozymandias.model.instance import SlotState
 from ozymandias.model.node import Ledger, NodeName
 from ozymandias.sim.world import GIB, World
 from ozymandias.store import codec, keys
@@ -34,3 +35,34 @@ def test_a_pod_of_a_job_that_is_gone_holds_its_room_until_it_is_stopped() -> Non
 def held_by(world: World, node: NodeName) -> int:
     record = world.etcd.snapshot_kvs()[keys.ledger(node)]
     return codec.decode(Ledger, record.value).held.resources.memory_bytes
+
+
+def test_what_another_machine_was_given_under_a_nodes_name_waits_for_its_old_pod() -> None:
+    """They have the same host port: on the machine that returns it starts when the old pod ends."""
+
+    def on_port(name: str) -> bytes:
+        text = job_file(count=1).decode().replace("name: web", f"name: {name}")
+        return text.replace("'80:8000'", "{host: 8080, container: 9000}").encode()
+
+    async def story(world: World) -> None:
+        await world.operations().submit(on_port("web"))
+        await healthy(world, 1)
+        (name,) = world.assigned().values()
+        old, other = world.machines[name], world.make_machine(name, f"{name}'", 90)
+        world.partition(name)
+        world.lose_lease(name)
+        world.start_machine(other)
+        await world.until(lambda: bool(other.host.running()), 30, "the other machine runs it")
+        assert other.daemon is not None
+        await other.daemon.operations.stop(WEB)
+        await world.until(lambda: not other.host.running(), 30, "stopped")
+        await other.daemon.operations.submit(on_port("api"))
+        await world.until(lambda: bool(other.host.running()), 30, "its port is the next one's")
+        await world.cut_machine(other)
+        world.heal(name)
+        await world.until(lambda: bool(world.assigned(SlotState.WAITING)), 30, "it waits")
+        assert [pod.job for pod in old.host.running()] == ["web"]
+        await world.until(lambda: [p.job for p in old.host.running()] == ["api"], 30, "handed over")
+        await healthy(world, 1)
+
+    tell(story, nodes=1)

@@ -7,6 +7,7 @@ from typing import Any
 from ozymandias.cluster import reach
 from ozymandias.cluster.doctor import etcd
 from ozymandias.cluster.doctor.check import Check, Patient, fail, ok, warn
+from ozymandias.cluster.doctor.etcd import schedulers
 
 IMAGE_MISSING = "image missing"  # how an instance's reason begins
 TROUBLED = {"failed", "backoff", "unhealthy"}
@@ -29,7 +30,10 @@ def examine(patient: Patient) -> Iterator[Check]:
         good += [endpoint] if answers else []
     if not good:
         return
-    yield from _nodes(_items(good[0], "/v1/nodes", patient.token))
+    nodes = _items(good[0], "/v1/nodes", patient.token)
+    yield from _nodes(nodes)
+    alive = (row for row in nodes if row["state"] != "lost")
+    yield from schedulers({str(row["name"]): bool(row.get("schedules", True)) for row in alive})
     yield from _instances(_items(good[0], "/v1/instances", patient.token))
 
 

@@ -7,7 +7,7 @@ import asyncio
 import http.client
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ RECORDS_SECONDS_MAX = 12.0
 CLOCK_WARN_SECONDS = 5.0
 CLOCK_FAIL_SECONDS = 300.0
 DATE_SECONDS_MAX = 2.0
+SCHEDULERS_MIN = 3  # of which one may be lost while another is looked after
 SIZE_WARN_BYTES = int(1.5 * 2**30)  # etcd's own limit is 2 GiB unless it was raised
 
 # (fixed in, what happens before): the newest of each line that matters to us.
@@ -222,8 +223,26 @@ async def _records(store: "EtcdStore") -> Records:
     )
 
 
+def schedulers(alive: Mapping[str, bool]) -> Iterator[Check]:
+    """Whether enough of the nodes that are there schedule, where some of them do not."""
+    if not alive or all(alive.values()):
+        return
+    names = sorted(name for name, schedules in alive.items() if schedules)
+    remedy = (
+        "Set `schedules = true` under [node] of three nodes or more, and restart their daemons."
+    )
+    if not names:
+        yield fail("scheduling", "no node that is there schedules: nothing is placed", remedy)
+    elif len(names) < SCHEDULERS_MIN:
+        detail = f"only {' and '.join(names)} of {len(alive)} nodes: when lost, nothing is placed"
+        yield warn("scheduling", detail, remedy)
+    else:
+        yield ok("scheduling", f"{len(names)} of {len(alive)} nodes schedule")
+
+
 def nodes(records: Records) -> Iterator[Check]:
     """Every node that has ever joined: here, degraded, or gone with what it held."""
+    yield from schedulers({n.name: n.presence.schedules for n in records.nodes if n.presence})
     for node in sorted(records.nodes, key=lambda node: node.name):
         name = f"node {node.name}"
         held = records.assigned.get(node.name, 0)

@@ -26,6 +26,8 @@ OTHERS = {
     ),
     "podman": ("apt-get install podman", "/usr/bin/podman"),
 }
+# Its client of etcd never gives up a question that a member took before it fell silent.
+FLANNELD_START_SECONDS_MAX = 15.0
 BIN_DIRS = ("/opt/ozymandias/bin", "/usr/local/bin", "/usr/local/sbin")
 
 
@@ -39,6 +41,7 @@ class Service:
     environment: Mapping[str, str]
     reads: tuple[Path, ...] = ()  # a change of one of these asks for a restart
     grace_seconds: float = 5.0
+    start_seconds_max: float | None = None  # `TimeoutStartSec` of the unit
 
 
 def find(name: str, bin_dirs: tuple[str, ...] = ()) -> str:
@@ -121,6 +124,10 @@ def etcd_environment(record: HostRecord, places: Places) -> dict[str, str]:
         "AUTO_COMPACTION_MODE": "periodic",
         "AUTO_COMPACTION_RETENTION": programs.ETCD_COMPACTION,
         "QUOTA_BACKEND_BYTES": programs.ETCD_QUOTA_BYTES,
+        "HEARTBEAT_INTERVAL": programs.ETCD_HEARTBEAT_MILLISECONDS,
+        "ELECTION_TIMEOUT": programs.ETCD_ELECTION_MILLISECONDS,
+        # A member that was cut off and returns must not make the others elect anew.
+        "PRE_VOTE": "true",
         # A member that was removed must not stand up again as a cluster of its own.
         "STRICT_RECONFIG_CHECK": "true",
         "LOGGER": "zap",
@@ -146,6 +153,7 @@ def _flanneld(record: HostRecord, places: Places, plain: Mapping[str, str]) -> S
         command=(find("flanneld", record.bin_dirs) or "flanneld",),
         environment={**plain, **flannel_environment(record, places)},
         reads=(places.settings / "flanneld.env",),
+        start_seconds_max=FLANNELD_START_SECONDS_MAX,
     )
 
 

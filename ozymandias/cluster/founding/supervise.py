@@ -63,6 +63,7 @@ class Supervisor(Supervision):
             command=service.command,
             environment=service.environment,
             grace_seconds=service.grace_seconds,
+            start_seconds_max=service.start_seconds_max,
         )
 
     def _child(self, name: str) -> Child:

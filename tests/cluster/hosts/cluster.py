@@ -35,6 +35,7 @@ from tests.cluster.kit import Answer, Cluster, until
 SOCKET = "/var/lib/ozymandias/api.sock"
 SUBNET_FILE = "/run/flannel/subnet.env"
 MEMBERS_MAX = 3
+ETCDCTL = ("etcdctl", "--endpoints=http://127.0.0.1:2379")  # a host's own member
 UP_SECONDS_MAX = 60.0
 More = Mapping[str, dict[str, Setting]]
 
@@ -142,15 +143,18 @@ class HostCluster(Cluster):
     def leader(self) -> str:
         """The host whose etcd leads."""
         for member in self.members:
-            if not member.has_power:
-                continue
-            command = ("etcdctl", "--endpoints=http://127.0.0.1:2379", "endpoint", "status")
-            done = member.run(*command, "-w", "json", check=False, seconds=10)
-            if done.returncode == 0:
-                status = json.loads(done.stdout)[0]["Status"]
-                if status.get("leader") == status["header"]["member_id"]:
-                    return member.name
+            status = _etcd_status(member) if member.has_power else {}
+            if status and status.get("leader") == status["header"]["member_id"]:
+                return member.name
         raise AssertionError("no member leads")
+
+    def make_leader(self, name: str) -> None:
+        """Have the etcd of that host lead."""
+        leader = self.leader()
+        if leader != name:
+            number = _etcd_status(self[name])["header"]["member_id"]
+            self[leader].run(*ETCDCTL, "move-leader", f"{number:x}")
+        until(lambda: self.leader() == name, say=f"{name} leads")
 
     # As a client ----------------------------------------------------------------------------------
 
@@ -226,6 +230,13 @@ class HostCluster(Cluster):
             for log in logs
         )
         return "\n".join("\n".join([f"== {title}", *tail]) for title, tail in tails)
+
+
+def _etcd_status(host: Host) -> dict[str, Any]:
+    """By the word of its member; empty when that says nothing."""
+    done = host.run(*ETCDCTL, "endpoint", "status", "-w", "json", check=False, seconds=10)
+    found: dict[str, Any] = json.loads(done.stdout)[0]["Status"] if done.returncode == 0 else {}
+    return found
 
 
 def _running(host: Host) -> dict[str, str]:

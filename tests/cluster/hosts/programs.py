@@ -12,6 +12,8 @@ from pathlib import Path
 
 from ozymandias.cluster.programs import (
     ETCD_COMPACTION,
+    ETCD_ELECTION_MILLISECONDS,
+    ETCD_HEARTBEAT_MILLISECONDS,
     ETCD_OPERATIONS_MAX,
     ETCD_QUOTA_BYTES,
     Setting,
@@ -83,7 +85,7 @@ def command(name: str, host: Host, members: Sequence[Host]) -> list[str]:
 def etcd(host: Host, members: Sequence[Host]) -> list[str]:
     peer, client = f"http://{host.address}:2380", f"http://{host.address}:2379"
     return [
-        "etcd",
+        *("nice", "-n", "-5", "etcd"),  # as its unit has it
         *(f"--name={host.name}", "--data-dir=/var/lib/ozymandias-etcd"),
         *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"),
         *(f"--listen-client-urls={client},http://127.0.0.1:2379",),
@@ -92,6 +94,8 @@ def etcd(host: Host, members: Sequence[Host]) -> list[str]:
         *("--max-txn-ops", str(ETCD_OPERATIONS_MAX)),
         *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", ETCD_COMPACTION),
         *("--quota-backend-bytes", str(ETCD_QUOTA_BYTES)),
+        *("--heartbeat-interval", str(ETCD_HEARTBEAT_MILLISECONDS)),
+        *("--election-timeout", str(ETCD_ELECTION_MILLISECONDS), "--pre-vote=true"),
         *("--logger", "zap", "--log-level", "warn"),
     ]
 

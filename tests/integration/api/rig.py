@@ -23,6 +23,7 @@ from ozymandias.api.audit import Audit
 from ozymandias.api.callers import Tokens
 from ozymandias.api.limits import Limits
 from ozymandias.api.peers import HttpPeers
+from ozymandias.api.relay import Others, Relay
 from ozymandias.core.routes import Names
 from ozymandias.daemon.daemon import Daemon, Ports
 from ozymandias.daemon.membership import Identity
@@ -106,7 +107,9 @@ class Cluster:
         memory_bytes: int = 4 * GIB,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         lease_seconds: int = LEASE_SECONDS,
+        schedulers: int = 0,
     ) -> None:
+        """``schedulers``: how many of the nodes schedule, the first ones; 0: all of them."""
         self.folder = folder
         self.machines: dict[str, Machine] = {}
         self.context_file = folder / "context.json"
@@ -119,6 +122,7 @@ class Cluster:
         self._nodes = nodes
         self._memory_bytes = memory_bytes
         self._lease_seconds = lease_seconds
+        self._schedulers = schedulers or nodes
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster")
         self._done: asyncio.Event
@@ -179,10 +183,13 @@ class Cluster:
                 api=f"http://127.0.0.1:{port}",
                 daemon_version="0",
                 cluster="test",
-                capacity=Resources(memory_bytes=self._memory_bytes, disk_bytes=20 * GIB),
+                capacity=Resources(
+                    memory_bytes=self._memory_bytes, disk_bytes=20 * GIB, cpu_millis=4000
+                ),
                 labels=(("zone", f"z{number}"),),
                 lease_ttl_seconds=self._lease_seconds,
                 peer_key=f"key-of-{name}",
+                schedules=number <= self._schedulers,
             )
             ports = Ports(store=store, runtime=PromptRuntime(host), clock=clock, peers=peers)
             daemon = Daemon(identity, Names(), ports)
@@ -203,6 +210,9 @@ class Cluster:
     async def _live(self, machine: Machine, where: Path | None) -> None:
         listen = ("127.0.0.1", machine.port)
         operations = machine.daemon.operations
+        relay = None
+        if machine.daemon.own_part is not None and machine.peers is not None:
+            relay = Relay(Others(machine.store, machine.name), machine.peers)
         try:
             async with serving(
                 operations,
@@ -211,6 +221,7 @@ class Cluster:
                 socket_path=where,
                 limits=self.limits,
                 audit=Audit(self.audit_file),
+                relay=relay,
             ):
                 await machine.daemon.run()
         finally:

@@ -25,6 +25,7 @@ PLACES = {
     "{job}": "there",
     "{instance}": "there-0",
     "{node}": "n2",
+    "{freeze}": "there",
 }
 CHANGING = [route for route in ROUTES if route.change]
 
@@ -325,6 +326,9 @@ BODIES = {
     "job.scale": {"instances": 2},
     "node.drain": {},
     "node.label": {"set": {"zone": "a"}},
+    "settings.change": {"target_percent": 75},
+    "freeze.set": {"from": "03:00", "to": "03:01"},
+    "rebalance": {"max_moves": 1},
 }
 EXEC = {"command": ["sh", "-c", "echo s3cr3t"]}
 
@@ -340,6 +344,8 @@ def test_every_change_is_one_line_of_the_audit(cluster: Cluster, route: Any) -> 
     headers = {"X-Request-Id": "audited-1", "Ozymandias-By": "alice"}
     outcomes = []
     for path, given in ((missing, body), (url(route.path), b"{"), (url(route.path), body)):
+        if route.change == "freeze.remove":  # a window that is gone is not found
+            cluster.request("PUT", url(route.path), BODIES["freeze.set"])
         before = len(lines(cluster))
         answer = cluster.request(route.method, path, given, headers=headers)
         found = lines(cluster)[before:]

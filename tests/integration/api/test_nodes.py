@@ -135,3 +135,35 @@ def test_what_an_operator_set_is_audited(own_cluster: Cluster) -> None:
     (line,) = [line for line in lines if line["what"] == "node.label"]
     assert (line["target"], line["outcome"]) == ("n1", "done")
     assert line["before"]["labels"] == {} and line["after"]["labels"] == {"role": "infra"}
+
+
+def test_who_would_leave_under_pressure_is_shown(busy: Cluster) -> None:
+    """For people in order and in words, for programs as documents; of one node, or of all."""
+    shown = busy.ozy("shed", "--plan", "n2")
+    assert shown.code == 0, shown.err
+    first, leaver, stays = shown.out.splitlines()
+    assert first == "n2 is under no pressure."
+    assert leaver.startswith("  1. web-") and "(priority 0) -> n" in leaver
+    assert "stays: it belongs to every node, as a system job" in stays
+    document = json.loads(busy.ozy("shed", "--plan", "n2", "-o", "json").out)
+    assert (document["node"], document["pressure"], document["keeps"]) == ("n2", "", None)
+    assert [row["job"] for row in document["leaving"]] == ["web"]
+    assert [row["job"] for row in document["staying"]] == ["agent"]
+    everywhere = json.loads(busy.ozy("shed", "--plan", "-o", "json").out)
+    assert [each["node"] for each in everywhere] == ["n1", "n2", "n3"]
+    missing = busy.ozy("shed", "--plan", "n9")
+    assert missing.code == 4 and "n9" in missing.err
+
+
+def test_a_plan_shows_who_would_have_to_leave(busy: Cluster, tmp_path: Path) -> None:
+    """Before it is submitted; and classes of the cluster's own are known to the cluster alone."""
+    file = tmp_path / "shop.yaml"
+    file.write_bytes(web(3, "3900M", "priority: gold\n").replace(b"name: web", b"name: shop"))
+    offline = busy.ozy("validate", str(file))
+    assert offline.code == 2 and "known there alone" in offline.err
+    body = json.dumps({"priority_classes": {"gold": 500}}).encode()
+    assert busy.request("PATCH", "/v1/settings", body).status == 200
+    shown = busy.ozy("plan", str(file))
+    assert shown.code == 0, shown.err
+    assert shown.out.count("displaced by shop (priority 500 > 0), which fits nowhere else") == 3
+    assert "It fits: 3 to place, 0 to move, 3 to stop." in shown.out

@@ -7,6 +7,7 @@ import pytest
 
 from ozymandias.cluster.founding import files, services
 from ozymandias.cluster.founding.record import ClusterSettings, HostRecord, Places
+from ozymandias.cluster.founding.services import FLANNELD_START_SECONDS_MAX
 from ozymandias.daemon import config
 from tests.integration.cluster.test_install import analyze
 
@@ -75,7 +76,8 @@ def test_units_may_do_little_beyond_their_task(units: Path) -> None:
 def test_flanneld_is_not_waited_for_without_end(units: Path) -> None:
     """Its client of etcd never gives up a question that a silent member took: systemd ends it."""
     lines = (units / "ozymandias-flanneld.service").read_text().splitlines()
-    assert {"Type=notify", "Restart=always", "TimeoutStartSec=15"} <= set(lines)
+    limit = f"TimeoutStartSec={FLANNELD_START_SECONDS_MAX:.0f}"
+    assert {"Type=notify", "Restart=always", limit} <= set(lines)
 
 
 def test_settings_are_good_and_secrets_are_not_for_everybody(

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ozymandias.cluster import reach, supervision
-from ozymandias.cluster.founding import record, supervise
+from ozymandias.cluster.founding import record, services, supervise
 from ozymandias.cluster.founding.record import ClusterSettings, HostRecord, Places
 from ozymandias.cluster.programs import Program
 from ozymandias.cluster.state import Processes
@@ -29,6 +29,13 @@ from tests.unit.cluster.test_state import a_cluster
 
 DEADLINE_SECONDS = 20.0
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
+READY = f"""
+import os, socket
+channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+for words in (b"STATUS=nearly", b"READY=1\\nSTATUS=here"):
+    channel.sendto(words, os.environ["NOTIFY_SOCKET"])
+{SLEEPER}
+"""
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPER}"
 
 
@@ -78,8 +85,8 @@ async def ask(supervisor: Supervisor, **request: Any) -> Any:
     return await asyncio.to_thread(reach.ask_supervisor, supervisor.cluster, **request)
 
 
-def etcd_script(directory: Path, word: str) -> None:
-    script = directory / "etcd"
+def sleeping_script(directory: Path, word: str, name: str = "etcd") -> None:
+    script = directory / name
     script.write_text(f"#!/bin/sh\necho {word}\nexec sleep 600\n")
     script.chmod(0o755)
 
@@ -91,13 +98,14 @@ class Host:
         self.places = Places(root=root)
         self.places.run.mkdir(parents=True)
         self.places.state.mkdir(parents=True)
-        etcd_script(root, "up")
+        sleeping_script(root, "up")
         settings = ClusterSettings(id="c1", network="bridge", dns="builtin")
         made = HostRecord(cluster=settings, name="h1", address="127.0.0.1", bin_dirs=(str(root),))
         record.save(self.places, made)
 
     @property
     def log(self) -> str:
+        """What etcd said."""
         file = self.places.logs / "etcd.log"
         return file.read_text() if file.exists() else ""
 
@@ -180,6 +188,21 @@ async def test_a_program_that_cannot_be_started_is_reported(tmp_path: Path) -> N
         assert "could not be started" in status["programs"][0]["last_exit"]
 
 
+async def test_who_does_not_get_ready_in_time_is_started_anew(tmp_path: Path) -> None:
+    """It is ended, if need be by SIGKILL, and the status says why; who said so in time runs on."""
+    good, bad = program("good", READY), program("bad", DEAF)
+    wanted = [replace(each, start_seconds_max=1.5) for each in (good, bad)]
+    async with supervised(tmp_path, *wanted) as supervisor:
+        ready, late = supervisor.children["good"], supervisor.children["bad"]
+        log = supervisor.cluster.logs / "good.log"
+        await until(lambda: log.exists() and "up" in log.read_text())
+        process, starts = ready.process, late.starts
+        await until(lambda: late.starts >= starts + 2)  # the time of both is over by then
+        assert late.last_exit == "not ready in 2 s: signal 9"
+        assert ready.process == process is not None
+    assert not list(supervisor.cluster.run_dir.glob("*.notify"))
+
+
 @pytest.mark.parametrize(
     "line", [b"nonsense\n", b"[]\n", b'{"do": "x"}\n', b'{"do": "kill"}\n', b"\n"]
 )
@@ -217,7 +240,7 @@ async def test_a_restart_takes_new_settings_and_is_no_failure(host: Host) -> Non
         await until(lambda: "up" in host.log)
         other = host.places.root / "other"
         other.mkdir()
-        etcd_script(other, "anew")
+        sleeping_script(other, "anew")
         found = record.load(host.places)
         assert found is not None
         record.save(host.places, replace(found, bin_dirs=(str(other),)))
@@ -254,6 +277,28 @@ async def test_a_damaged_record_at_a_boot_is_not_the_end(host: Host) -> None:
             await host.ask(do="start", name="podman")
         host.places.record.write_text(whole)
         await until(lambda: host.log.count("up") == 2)
+
+
+async def test_flanneld_that_waits_for_ever_is_started_anew(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time to get ready is the one that systemd gives it, and so is what happens then."""
+    found = record.load(host.places)
+    assert found is not None
+    on_flannel = replace(found, cluster=replace(found.cluster, network="flannel"))
+    record.save(host.places, on_flannel)
+    sleeping_script(host.places.root, "waits for etcd", "flanneld")
+    limits = {s.name: s.start_seconds_max for s in services.services(on_flannel, host.places)}
+    assert limits["flanneld"] == services.FLANNELD_START_SECONDS_MAX
+    assert not any(limits[name] for name in limits if name != "flanneld")
+    monkeypatch.setattr(services, "FLANNELD_START_SECONDS_MAX", 0.3)
+    async with host.booted() as supervisor:
+        await host.ask(do="start", name="flanneld")
+        await until(lambda: supervisor.children["flanneld"].starts >= 2)
+        (status,) = (await host.ask(do="status"))["programs"]
+        assert status["last_exit"] == "not ready in 0 s: signal 15"
+        await host.ask(do="stop", name="flanneld")
+    assert (host.places.logs / "flanneld.log").read_text().count("waits for etcd") >= 1
 
 
 # Both ---------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The pods' bridge is made once, is ours, and overlaps with nobody's."""
 
+import asyncio
 import ipaddress
 import uuid
 
@@ -76,3 +77,19 @@ async def test_remove_is_complete_and_twice_is_fine(site: Site) -> None:
     await made.remove()
     assert name not in site.service.podman("network", "ls", "--format", "{{.Name}}").split()
     await made.aclose()
+
+
+async def test_daemons_that_begin_at_once_share_it(site: Site) -> None:
+    """All nodes of one machine make the same network: whoever comes second does not mind."""
+    name = f"ozy-test-{uuid.uuid4().hex[:8]}"
+    octet = 255 - int(site.subnet.split(".")[2])
+    daemons = [network(site, name=name, subnet=f"10.215.{octet}.0/24") for _ in range(6)]
+    try:
+        for _ in range(5):
+            made = await asyncio.gather(*(daemon.ensure() for daemon in daemons))
+            assert {each.name for each in made} == {name}
+            await daemons[0].remove()
+    finally:
+        await daemons[0].remove()
+        for daemon in daemons:
+            await daemon.aclose()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ozymandias.model.job import Dependency, PullPolicy, Tmpfs
+from ozymandias.model.job import Dependency, JobKind, PullPolicy, Tmpfs
 from ozymandias.model.pod import ContainerState
 from ozymandias.ports import ImageMissing
 from tests.integration.podman.conftest import BUSYBOX, MEMORY_BYTES, PodmanKit, demo, shell
@@ -108,6 +108,24 @@ async def test_rights_are_few(kit: PodmanKit) -> None:
     assert lines[1].split()[1] == "1"
     assert lines[2] == "podman-init"
     assert lines[3] == "4096"
+
+
+async def test_pods_are_killed_for_memory_before_anything_of_the_host(kit: PodmanKit) -> None:
+    """Every process of a pod has a score above 0; the less important, the higher."""
+    scores = {}
+    for name, change in {
+        "low": {},
+        "high": {"priority": 10_000},
+        "system": {"kind": JobKind.SYSTEM, "instances": 0},
+    }.items():
+        made = make_pod(shell("sleep 0.01; cat /proc/self/oom_score_adj"), job=name)
+        pod = replace(made, job=replace(made.job, **change))
+        await kit.runtime.create_pod(pod)
+        await kit.runtime.start_container(pod.id, "app")
+        await until(kit.runtime, pod, lambda p: state_of(p, "app") is ContainerState.EXITED)
+        (line,) = [line.text async for line in kit.runtime.logs(pod.id, "app")]
+        scores[name] = int(line)
+    assert scores == {"low": 900, "high": 500, "system": 200}
 
 
 async def test_no_swap_beyond_the_memory_limit(kit: PodmanKit) -> None:

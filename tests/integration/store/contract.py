@@ -443,6 +443,22 @@ class StoreContract:
                         state[event.kv.key] = event.kv.value
         assert state == {kv.key: kv.value for kv in (await store.range(prefix)).kvs}
 
+    async def test_mirror_of_a_key_alone(self, store: Store, other: Store, prefix: bytes) -> None:
+        """Of one key there is what becomes of it, and nothing of those that it is the start of."""
+        await put(store, prefix + b"n1", b"1")
+        await put(store, prefix + b"n10", b"1")
+        mirror = other.mirror(prefix + b"n1", alone=True)
+        assert isinstance(mirror, AsyncGenerator)
+        async with contextlib.aclosing(mirror), asyncio.timeout(WAIT_SECONDS):
+            listing = await anext(mirror)
+            assert isinstance(listing, Listing)
+            assert [kv.key for kv in listing.kvs] == [prefix + b"n1"]
+            await put(store, prefix + b"n10", b"2")
+            await put(store, prefix + b"n1", b"2")
+            events = await anext(mirror)
+            assert not isinstance(events, Listing)
+            assert [(e.kv.key, e.kv.value) for e in events] == [(prefix + b"n1", b"2")]
+
     async def test_closed_store_is_unavailable(self, other: Store, prefix: bytes) -> None:
         """After aclose every call says so."""
         await other.aclose()

@@ -29,7 +29,8 @@ def test_the_commands_are_those_that_were_promised() -> None:
     """No command is missing."""
     promised = (
         "up down submit plan validate schema scale stop restart ps status jobs nodes logs exec"
-        " events why doctor install context completion version node cluster"
+        " events why what-if doctor install context completion version node cluster settings freeze"
+        " replay why-not pools shed drift rebalance"
     )
     assert sorted(NAMES) == sorted(promised.split())
 

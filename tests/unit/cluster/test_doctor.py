@@ -132,6 +132,21 @@ def test_clocks_far_apart_are_told(there: float, verdicts: list[str]) -> None:
     assert not list(etcd.clock("clock", "nonsense", 100.0))
 
 
+@pytest.mark.parametrize(
+    ("alive", "verdicts"),
+    [
+        ({}, []),
+        ({"n1": True, "n2": True}, []),
+        ({"n1": False, "n2": False}, ["fail"]),
+        ({"n1": True, "n2": True, "n3": False}, ["warn"]),
+        ({"n1": True, "n2": True, "n3": True, "n4": False}, ["ok"]),
+    ],
+)
+def test_somebody_has_to_schedule(alive: dict[str, bool], verdicts: list[str]) -> None:
+    """Where some nodes do not, three or more should; where all do there is nothing to say."""
+    assert [check.verdict for check in etcd.schedulers(alive)] == verdicts
+
+
 def test_the_worst_verdict_counts() -> None:
     """One failure makes the whole a failure."""
     ok, warn, fail = (doctor.Check(name="x", verdict=v, detail="") for v in ("ok", "warn", "fail"))

@@ -1,5 +1,6 @@
 """Steps of an installation, units with this one's paths, podman's settings for a stock host."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -86,6 +87,14 @@ def test_what_is_installed_is_what_is_removed() -> None:
     removed = {step.path for step in install.plan_removal(target) if not isinstance(step, Command)}
     assert written - removed == {install.SETTINGS / "ozymandias.toml"}
     assert removed <= written
+
+
+def test_our_own_processes_are_the_last_to_be_killed_for_memory() -> None:
+    """Every service asks for a score below 0, where pods have one above it."""
+    for unit in units.units(Path("/opt/ozymandias/bin")):
+        if unit.path.suffix == ".service":
+            found = re.search(r"^OOMScoreAdjust=(-?\d+)$", unit.text, re.MULTILINE)
+            assert found and int(found[1]) < 0, unit.path.name
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def node(
     labels: dict[str, str] | None = None,
     drain: Drain | None = None,
     host_network: bool = False,
+    cpu: int = 0,
 ) -> Node:
     presence = Presence(
         address="10.0.0.1",
@@ -65,7 +66,9 @@ def node(
         api="http://127.0.0.1:1",
         degraded=degraded,
     )
-    capacity = Resources(memory_bytes=parse_size(memory), disk_bytes=parse_size(disk))
+    capacity = Resources(
+        memory_bytes=parse_size(memory), disk_bytes=parse_size(disk), cpu_millis=cpu
+    )
     return Node(
         name=NodeName(name),
         ledger=Ledger(
@@ -95,6 +98,7 @@ def job(
     disk: str = "0",
     host_port: int | None = None,
     image: str = "image",
+    cpu: float | None = None,
     **rest: object,
 ) -> Job:
     volumes = (
@@ -107,6 +111,7 @@ def job(
         memory_bytes=parse_size(memory),
         volumes=volumes if parse_size(disk) else (),
         ports=ports if host_port else (),
+        cpu=cpu,
     )
     return Job(name=JobName(name), instances=instances, containers=(container,), **rest)  # type: ignore[arg-type]
 

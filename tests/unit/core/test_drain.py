@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ozymandias.core.arbiter import propose
 from ozymandias.core.drain import foresee_drain, next_deadline, plan_drain
 from ozymandias.core.nodes import (
     plan_begin_drain,
@@ -14,7 +15,6 @@ from ozymandias.core.nodes import (
 )
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale
-from ozymandias.daemon.scheduling import propose
 from ozymandias.model.job import Job, OnPartition
 from ozymandias.model.node import Drain, NodeName
 from ozymandias.model.snapshot import Snapshot
@@ -222,6 +222,16 @@ def test_a_rollout_does_not_go_below_min_available() -> None:
     assert plan_rollout(snapshot) is None
     looser = submitted(snapshot, job(instances=2, min_available=1, image="new"))
     assert len(planned(plan_rollout(looser)).edits) == 2
+
+
+def test_a_percentage_holds_a_rollout_by_what_is_wanted_now() -> None:
+    """Half of two may go one by one; half of three that are wanted, of which two are there, no."""
+    snapshot = settled(submitted(cluster(n1="1G", n2="1G"), job(instances=2)))
+    snapshot = submitted(snapshot, job(instances=2, min_available_percent=50, image="new"))
+    assert len(planned(plan_rollout(snapshot)).edits) == 2
+    record = snapshot.jobs[WEB]
+    grown = replace(record, head=replace(record.head, wanted=3))
+    assert plan_rollout(replace(snapshot, jobs={WEB: grown})) is None
 
 
 # What an operator sets ----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Feasible, score, fit."""
 
-from ozymandias.core.placement import NOW, NOW_OR_SOON, Ask, most_that_fit, place, rooms_of
+from ozymandias.core.placement import Ask, most_that_fit, place
+from ozymandias.core.rooms import NOW, NOW_OR_SOON, rooms_of
 from ozymandias.core.schedule import plan_stop
 from ozymandias.model.instance import SlotState
 from ozymandias.model.node import Demand, HostPort, NodeName

@@ -54,7 +54,10 @@ def test_no_matching_node_is_a_problem_that_names_the_label() -> None:
     assert problem.kind is NO_MATCHING_NODE
     assert problem.detail == "web requires role == infra, and no node that takes work has that."
     assert {n["reason"] for n in problem.fields["nodes"]} == {"without label role == infra"}
-    assert problem.hint == "add 1 node with role == infra, at least 1G of memory to allocate"
+    assert problem.hint == (
+        "label n1 role=infra (`ozy node label n1 role=infra`);"
+        " or add 1 node with role == infra, at least 1G of memory to allocate"
+    )
 
 
 def test_contradictory_requirements_are_named_as_such() -> None:
@@ -82,7 +85,7 @@ def test_preferred_nodes_are_filled_first_and_never_block() -> None:
     plan = planned(submit(snapshot, job(instances=3, placement=rules)))
     assert [e.node for e in plan.edits] == ["n2", "n2", "n1"]
     assert plan.edits[0].reason.endswith(", and role == infra as preferred")
-    assert ("preferred", 5.0) in plan.edits[0].score
+    assert ("role == infra", 5.0) in plan.edits[0].score
     assert "preferred" not in plan.edits[2].reason
 
 

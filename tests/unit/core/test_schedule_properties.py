@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import ceil
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,8 +17,10 @@ from ozymandias.core.nodes import (
     plan_label,
     plan_uncordon,
 )
-from ozymandias.core.placement import NOW_OR_SOON, Ask, place, rooms_of
+from ozymandias.core.placement import Ask, place
+from ozymandias.core.preempt import Lately, plan_preempt
 from ozymandias.core.rollout import plan_rollout
+from ozymandias.core.rooms import NOW_OR_SOON, rooms_of
 from ozymandias.core.schedule import (
     pending_of,
     plan_pending,
@@ -28,10 +31,20 @@ from ozymandias.core.schedule import (
     plan_tidy,
     plan_vacate,
 )
+from ozymandias.core.shed import plan_shed
 from ozymandias.core.system import plan_system, wanted_of, why_not
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, JobKey, JobKind, LabelRule, OnPartition, PlacementRules
-from ozymandias.model.node import Demand, Drain, NodeName
+from ozymandias.model.job import (
+    Burst,
+    Job,
+    JobKey,
+    JobKind,
+    LabelRule,
+    Neighbour,
+    OnPartition,
+    PlacementRules,
+)
+from ozymandias.model.node import Demand, Drain, Load, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import parse_size
@@ -61,31 +74,63 @@ jobs = st.builds(
     disk=st.sampled_from(["0", "0", "1G", "4G"]),
     host_port=st.sampled_from([None, None, None, 8080, 9090]),
     image=st.sampled_from("xyz"),
+    cpu=st.sampled_from([None, None, 0.5, 1.5]),
 )
 ROLE = LabelRule(label="role", values=("infra",))
+
+
+def neighbours(name: str, weight: int = 0) -> tuple[Neighbour, ...]:
+    return (Neighbour(job=key(name), weight=weight),)
+
+
 fussy_jobs = st.builds(
     replace,
     jobs,
     kind=st.sampled_from([JobKind.SERVICE, JobKind.SERVICE, JobKind.SYSTEM]),
     min_available=st.integers(0, 3),
+    min_available_percent=st.sampled_from([0, 0, 34, 50, 100]),
     priority=st.integers(0, 2),
     on_partition=st.sampled_from([OnPartition.KEEP, OnPartition.KEEP, OnPartition.STOP]),
     placement=st.builds(
         PlacementRules,
         require=st.sampled_from([(), (), (ROLE,)]),
         prefer=st.sampled_from([(), (replace(ROLE, weight=2),)]),
+        near=st.sampled_from([(), (), (), neighbours("a"), neighbours("b", 3)]),
+        apart=st.sampled_from([(), (), (), neighbours("c"), neighbours("c", 3)]),
+        spread=st.sampled_from(["", "", "role"]),
         max_per_node=st.integers(0, 2),
+        burst=st.sampled_from([None, None, None, Burst(after=2, nodes=("n0",))]),
     ),
-).map(lambda made: replace(made, instances=0) if made.kind is JobKind.SYSTEM else made)
+).map(lambda made: sensible(made))
+
+
+def sensible(made: Job) -> Job:
+    """As a job file allows it."""
+    rules = made.placement
+    if made.min_available_percent:
+        made = replace(made, min_available=0)
+    if made.kind is JobKind.SYSTEM:
+        return replace(made, instances=0, placement=PlacementRules(require=rules.require))
+    near, apart = (
+        tuple(n for n in found if n.job != made.key) for found in (rules.near, rules.apart)
+    )
+    return replace(made, placement=replace(rules, near=near, apart=apart))
+
+
 clusters = st.lists(
     st.tuples(
         st.sampled_from(["1G", "2G", "4G", "7G"]),
         st.sampled_from(["2G", "10G"]),
         st.sampled_from([False, False, False, True]),
+        st.sampled_from([0, 2000]),
     ),
     min_size=1,
     max_size=5,
-).map(lambda made: cluster(*(node(f"n{i}", m, d, cordoned=c) for i, (m, d, c) in enumerate(made))))
+).map(
+    lambda made: cluster(
+        *(node(f"n{i}", m, d, cordoned=c, cpu=p) for i, (m, d, c, p) in enumerate(made))
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +173,7 @@ upkeep = st.builds(
             *("pending", "rollout", "rollout", "vacate", "vacate", "report", "report", "tidy"),
             *("cordon", "uncordon", "drain", "undrain", "label", "unlabel"),
             *("move", "move", "move late", "system", "system"),
+            *("preempt", "preempt", "press", "relieve", "shed", "shed"),
         ]
     ),
     number=st.integers(0, 7),
@@ -162,6 +208,8 @@ DECISIONS: dict[str, Callable[[Snapshot, Happening], Plan | Problem | None]] = {
     "move": lambda s, h: plan_drain(s, 4.0),
     "move late": lambda s, h: plan_drain(s, 6.0),
     "system": lambda s, h: plan_system(s),
+    "preempt": lambda s, h: plan_preempt(s, Lately(wall=30.0 * h.number)),
+    "shed": lambda s, h: plan_shed(s),
 }
 
 
@@ -171,6 +219,11 @@ def happen(snapshot: Snapshot, event: Happening) -> Snapshot:
             return lost(snapshot, some_node(snapshot, event.number))
         case "return":
             return returned(snapshot, some_node(snapshot, event.number))
+        case "press":
+            load = Load(taint="disk pressure: x", shed_to=event.number - 1, is_urgent=True)
+            return measured(snapshot, some_node(snapshot, event.number), load)
+        case "relieve":
+            return measured(snapshot, some_node(snapshot, event.number), None)
         case "report":
             return report(snapshot, **{f"{event.job.name}_{event.number}": False})
         case what:
@@ -180,8 +233,16 @@ def happen(snapshot: Snapshot, event: Happening) -> Snapshot:
             return after(snapshot, decision) if isinstance(decision, Plan) else snapshot
 
 
+def measured(snapshot: Snapshot, name: NodeName, load: Load | None) -> Snapshot:
+    there = replace(snapshot.nodes[name], load=load)
+    return replace(snapshot, nodes={**snapshot.nodes, name: there})
+
+
 def converge(snapshot: Snapshot) -> Snapshot:
-    """All nodes are back and every new instance gets healthy: decide until nothing is to do."""
+    """All nodes are back and every new instance gets healthy: decide until nothing is to do.
+
+    Who is under pressure stays so: whoever can leave then leaves.
+    """
     snapshot = returned(snapshot, *snapshot.nodes)
     for _ in range(STEPS_TO_CONVERGE_MAX):
         snapshot = report(snapshot)
@@ -191,9 +252,11 @@ def converge(snapshot: Snapshot) -> Snapshot:
                 for plan in (
                     *(plan_vacate(snapshot, n, running_pods(snapshot)) for n in snapshot.nodes),
                     plan_system(snapshot),
+                    plan_shed(snapshot),
                     plan_drain(snapshot, 4.0),
                     plan_rollout(snapshot),
                     plan_pending(snapshot),
+                    plan_preempt(snapshot, Lately(wall=1e9)),
                     plan_tidy(snapshot),
                 )
                 if plan
@@ -253,7 +316,10 @@ def test_every_history_with_upkeep_is_sound_and_comes_to_rest(
         assert record.current
         if is_system(record):
             for a in found:
-                assert not why_not(snapshot.nodes[a.node], record.current.job)
+                assert not why_not(snapshot, a.node, record.current.job)
+
+
+BUDGETED = ("move", "move late", "rollout", "preempt", "shed")
 
 
 def check_rules(before: Snapshot, after: Snapshot, event: Happening) -> None:
@@ -277,8 +343,14 @@ def check_rules(before: Snapshot, after: Snapshot, event: Happening) -> None:
         for a in fresh:
             if a.version == record.head.version and job.placement.require:
                 assert before.nodes[a.node].ledger.all_labels.get("role") == "infra"
-        if event.what in ("move", "move late", "rollout") and name in before.jobs:
-            floor = min(job.min_available, record.head.wanted)
+        if (
+            event.what in ("move", "move late", "rollout", "preempt", "shed")
+            and name in before.jobs
+        ):
+            wanted = record.head.wanted
+            floor = max(
+                min(job.min_available, wanted), ceil(wanted * job.min_available_percent / 100)
+            )
             had, has = healthy(before, name), healthy(after, name)
             assert has >= min(had, floor), "fewer healthy than must be available"
 
@@ -315,7 +387,11 @@ def test_rejection_tells_the_truth(snapshot: Snapshot, before: list[Job], wanted
     demand = Demand.of(wanted)
     ask = Ask(job=wanted.key, version=1, demand=demand)
     reached = len(place(rooms_of(snapshot), ask, wanted.instances, {}, NOW_OR_SOON))
-    unit = {"insufficient-memory": demand.memory_bytes, "insufficient-disk": demand.disk_bytes}
+    unit = {
+        "insufficient-memory": demand.memory_bytes,
+        "insufficient-disk": demand.disk_bytes,
+        "insufficient-cpu": demand.cpu_millis,
+    }
     assert problem.fields["placeable"] == reached * unit.get(problem.kind.slug, 1)
     assert problem.fields["required"] == wanted.instances * unit.get(problem.kind.slug, 1)
     assert {n["node"] for n in problem.fields["nodes"]} == set(snapshot.nodes)
@@ -331,6 +407,9 @@ def follow(snapshot: Snapshot, wanted: Job, change: dict[str, object]) -> tuple[
     for name, value in change.items():
         if name == "numInstances":
             wanted = replace(wanted, instances=value)
+        elif name.endswith(".cpu"):
+            assert isinstance(value, float)
+            container = replace(container, cpu=value)
         elif name.endswith(".memory"):
             container = replace(container, memory_bytes=parse_size(str(value)))
         elif name.endswith(".space"):
@@ -349,7 +428,8 @@ def follow(snapshot: Snapshot, wanted: Job, change: dict[str, object]) -> tuple[
             snapshot = returned(snapshot, *value)
         elif name == "nodes":
             size = (str(change["memory_bytes"]), str(change["disk_bytes"]))
-            more = (node(f"more{i}", *size) for i in range(int(str(value))))
+            cores = int(str(change.get("cpu_millis", 0)))
+            more = (node(f"more{i}", *size, cpu=cores) for i in range(int(str(value))))
             snapshot = replace(snapshot, nodes={**snapshot.nodes, **{n.name: n for n in more}})
     return snapshot, replace(wanted, containers=(container,))
 

@@ -15,6 +15,7 @@ from ozymandias.core.schedule import (
     plan_vacate,
 )
 from ozymandias.core.upkeep import VERSIONS_KEPT
+from ozymandias.core.vacate import plan_admit
 from ozymandias.model.instance import Assignment, Group, Slots, SlotState
 from ozymandias.model.node import NodeName
 from ozymandias.model.snapshot import Snapshot
@@ -181,6 +182,24 @@ def test_stopping_slots_are_released_when_their_pod_is_gone() -> None:
     snapshot = after(snapshot, plan_vacate(snapshot, N1, frozenset({pods[1]})))
     assert where(snapshot) == {"1*": "n1 v1 stopping"}
     assert plan_vacate(snapshot, N2, frozenset()) is None
+
+
+def test_a_node_that_does_not_schedule_lets_go_and_a_peer_admits() -> None:
+    """It can't see where else a slot is stopping: whoever does lets run what has waited."""
+    snapshot = settled(submitted(cluster(n1="4G"), job(memory="3G")))
+    narrow = snapshot.nodes[N1]
+    presence = replace(narrow.presence, schedules=False) if narrow.presence else None
+    narrow = replace(narrow, presence=presence)
+    snapshot = replace(snapshot, nodes={**snapshot.nodes, N1: narrow})
+    snapshot = after(snapshot, plan_restart(snapshot, WEB))
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    assert plan_admit(snapshot) is None
+    snapshot = after(snapshot, plan_vacate(snapshot, N1, frozenset()))
+    assert where(snapshot) == {"0": "n1 v1 waiting"}
+    assert plan_vacate(snapshot, N1, frozenset()) is None
+    snapshot = after(snapshot, plan_admit(snapshot))
+    assert where(snapshot) == {"0": "n1 v1 running"}
+    assert plan_admit(snapshot) is None
 
 
 def test_waiting_slot_runs_when_its_slot_is_stopping_nowhere() -> None:

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
+from ozymandias.core.arbiter import propose
 from ozymandias.core.explain import plan_document, why
-from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label
+from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale, plan_stop
 from ozymandias.core.system import plan_system, wanted_of
-from ozymandias.daemon.scheduling import propose
 from ozymandias.model.job import Job, JobKey, JobKind, LabelRule, NetworkMode, PlacementRules
 from ozymandias.model.node import Drain, NodeName
 from ozymandias.model.snapshot import Snapshot
@@ -163,6 +165,21 @@ def test_a_change_heeds_min_available() -> None:
     assert plan_system(snapshot) is None
 
 
+@pytest.mark.parametrize(("percent", "is_held"), [(50, False), (51, True), (100, True)])
+def test_a_percentage_of_a_system_job_is_of_the_nodes_that_it_is_for(
+    percent: int, is_held: bool
+) -> None:
+    """Two nodes match and one of them may be without: a third, which is not meant, counts not."""
+    infra = PlacementRules(require=(LabelRule(label="role", values=("infra",)),))
+    nodes = [node(n, labels={"role": "infra"}) for n in ("n1", "n2")]
+    old, new = (
+        system(min_available_percent=percent, placement=infra, image=image)
+        for image in ("old", "new")
+    )
+    snapshot = submitted(settled(submitted(cluster(*nodes, node("n3")), old)), new)
+    assert (plan_system(snapshot) is None) == is_held
+
+
 def test_what_is_unhealthy_is_replaced_without_waiting() -> None:
     """A broken version must not hold up the one that mends it."""
     snapshot = report(submitted(cluster(n1="4G", n2="4G"), system()), dns_0=False, dns_1=False)
@@ -193,6 +210,22 @@ def test_it_is_never_started_beside_one_that_still_stops() -> None:
     assert plan_system(snapshot) is None
     (pending,) = pending_of(snapshot)
     assert pending.reason == "n1 is still stopping the one before"
+    snapshot = vacated(snapshot)
+    assert nodes_of(after(snapshot, plan_system(snapshot))) == ["n1"]
+
+
+def test_its_room_is_kept_while_its_last_one_still_stops() -> None:
+    """The next one is larger: what is pending would fit beside the old one, and has to wait."""
+    n1, rules = NodeName("n1"), PlacementRules(require=(LabelRule(label="role", values=("edge",)),))
+    snapshot = cluster(node("n1", "2G", labels={"role": "edge"}, cordoned=True), n2="1G")
+    snapshot = settled(submitted(snapshot, system(placement=rules), job("web", 1, "1G")))
+    snapshot = after(snapshot, plan_label(snapshot, n1, {}, ("role",)))
+    snapshot = after(snapshot, plan_system(snapshot))
+    snapshot = submitted(snapshot, system(memory="1536M", placement=rules))
+    snapshot = after(snapshot, plan_label(snapshot, n1, {"role": "edge"}, ()))
+    snapshot = after(lost(snapshot, "n2"), plan_repair(lost(snapshot, "n2"), frozenset({N2})))
+    snapshot = after(snapshot, plan_uncordon(snapshot, n1))
+    assert plan_system(snapshot) is None and plan_pending(snapshot) is None
     snapshot = vacated(snapshot)
     assert nodes_of(after(snapshot, plan_system(snapshot))) == ["n1"]
 

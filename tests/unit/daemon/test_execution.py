@@ -367,6 +367,21 @@ def test_a_pull_is_not_waited_for_by_a_stop() -> None:
     on_one_node(scenario)
 
 
+def test_half_a_pod_holds_its_room_until_it_is_gone() -> None:
+    """Making it failed, and nobody has looked yet what is there of it (seed 1000450)."""
+
+    async def scenario(node: OneNode) -> None:
+        node.host.faults.latency_seconds = (0.1, 0.2)
+        node.host.faults.fail_next["complete_pod"] = 1
+        await node.submit()
+        await node.until(lambda: node.host.pods)
+        await node.operations.stop(WEB)
+        await node.until(lambda: not node.world.etcd.get(keys.assignment(NODE, WEB)))
+        assert not node.host.pods
+
+    on_one_node(scenario)
+
+
 def test_an_idle_node_is_idle() -> None:
     """With nothing going on nothing is written, and hardly anything is done."""
 

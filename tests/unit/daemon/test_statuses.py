@@ -146,3 +146,30 @@ def test_lost_answers_do_not_leave_a_lie(seed: int) -> None:
         assert len(node.names()) == 8
 
     on_one_node(scenario, seed)
+
+
+def test_jobs_that_wait_together_are_written_together() -> None:
+    """What a node has to say of many jobs at once takes a few transactions, names included."""
+
+    async def scenario(node: OneNode) -> None:
+        jobs = [keys.job_key("default", f"web{number}") for number in range(40)]
+        for job in jobs:
+            await node.submit(WEB_FILE.replace("name: web", f"name: {job.name}"))
+        await node.until(lambda: all(node.is_healthy(job) for job in jobs), 200.0)
+        before = node.world.etcd.revision
+
+        def are_written_anew() -> bool:
+            found = (node.world.etcd.get(keys.status(NODE, job)) for job in jobs)
+            return all(kv is not None and kv.mod_revision > before for kv in found)
+
+        node.world.lose_lease(NODE)  # it joins again, under other leases
+        await node.until(are_written_anew, 60.0)
+        written = {
+            event.kv.mod_revision
+            for _, event in node.changes
+            if event.kv.key.startswith(keys.STATUS) and event.kv.mod_revision > before
+        }
+        assert len(written) <= 8
+        assert len(node.names()) == 2 * len(jobs)
+
+    on_one_node(scenario)

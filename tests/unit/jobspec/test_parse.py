@@ -392,6 +392,19 @@ def test_rules_on_labels_are_read_short_and_in_full() -> None:
     assert rules.max_per_node == 2
 
 
+def test_min_available_is_a_number_or_a_percentage() -> None:
+    """A pool may have a percentage though its least is 0: that follows the present number."""
+    rest = b"containers: {app: {image: nginx}}\n"
+    number = parse(b"name: web\nnumInstances: 3\nmin_available: 2\n" + rest)
+    percent = parse(b"name: web\nnumInstances: 3\nmin_available: 50%\n" + rest)
+    assert (number.min_available, number.min_available_percent) == (2, 0)
+    assert (percent.min_available, percent.min_available_percent) == (0, 50)
+    pool = parse(
+        b"name: web\nautoscale: {min: 0, max: 3, pending: {key: /q}}\nmin_available: 100%\n" + rest
+    )
+    assert pool.min_available_percent == 100
+
+
 def test_a_system_job_has_no_number_of_instances_and_may_have_the_host_network() -> None:
     """Its ports are then the host's, and it is placed by rules alone."""
     text = (

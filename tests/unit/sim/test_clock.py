@@ -139,7 +139,7 @@ def test_cancelled_timers_do_not_pile_up() -> None:
                 await asyncio.sleep(0.001)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        return len(loop._scheduled)
+        return len(loop._timers)
 
     assert VirtualLoop().run(main()) < 500
 

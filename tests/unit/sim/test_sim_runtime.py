@@ -43,11 +43,11 @@ class SimKit:
         self._behaviours: dict[str, Behaviour] = {}
 
 
-def make_kit() -> SimKit:
+def make_kit(deadline_seconds: float = 10.0) -> SimKit:
     host = SimHost(seed=1)
     host.images = {IMAGE}
     host.faults = Faults(latency_seconds=(0.0, 0.005))
-    return SimKit(SimRuntime(host, deadline_seconds=0.3), host)
+    return SimKit(SimRuntime(host, deadline_seconds=deadline_seconds), host)
 
 
 class TestSimRuntime(RuntimeContract):
@@ -97,7 +97,7 @@ async def test_cancelled_start_still_happens() -> None:
 
 async def test_hung_host_answers_nothing() -> None:
     """While it hangs every call ends with RuntimeHung at the deadline."""
-    kit = make_kit()
+    kit = make_kit(deadline_seconds=0.3)
     kit.host.faults.is_hung = True
     with pytest.raises(RuntimeHung):
         await kit.runtime.list_pods()

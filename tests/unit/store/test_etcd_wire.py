@@ -85,6 +85,13 @@ def test_folding_has_an_end() -> None:
         etcd_wire.fold([Get(b"k")] * 129, 128, 128)
 
 
+def test_what_does_not_fit_is_left_to_the_server() -> None:
+    """A lost node with hundreds of jobs is one transaction, for a server that takes so many."""
+    compare = [Compare(b"%d" % number, "mod", "=", 1) for number in range(300)]
+    request = etcd_wire.txn_request(compare, [Delete(c.key) for c in compare], ())
+    assert len(request.compare) == len(request.success) == 300
+
+
 def test_what_writes() -> None:
     """Only a transaction without writes, nested ones included, may be repeated."""
     get, put, delete = Get(b"k"), Put(b"k", b"v"), Delete(b"k")

@@ -1,0 +1,1 @@
+"""How well the planners pack, against the optimum and against others: `make bench-packing`."""

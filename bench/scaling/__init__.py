@@ -1,0 +1,1 @@
+"""The processes and parts of `bench/scale.py`."""

@@ -1,0 +1,101 @@
+"""Why, without HTTP: decisions on record, why not there, and files to replay."""
+
+from ozymandias.api.access import Access, Document
+from ozymandias.core.advice import advice
+from ozymandias.core.decision import Explained, Verdict, explain, find
+from ozymandias.core.explain import why
+from ozymandias.core.nodes import found
+from ozymandias.core.whynot import verdicts_now, why_not
+from ozymandias.model.decision import Decision
+from ozymandias.model.instance import Assigned
+from ozymandias.model.job import JobKey
+from ozymandias.model.node import NodeName
+from ozymandias.problems import RESOURCE_NOT_FOUND, Problem, ProblemError
+from ozymandias.store.decisions import readable
+from ozymandias.store.replay import export, export_decision
+
+
+class Explaining:
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def job(self, key: JobKey) -> Document:
+        """Of a job that is there."""
+        snapshot = self._access.mirror.snapshot()
+        suggestions = [suggestion.document() for suggestion in advice(snapshot, key)]
+        return {"lines": list(why(snapshot, key)), "suggestions": suggestions}
+
+    def why_not(self, key: JobKey, name: NodeName) -> Document:
+        snapshot = self._access.mirror.snapshot()
+        there = found(snapshot, name)
+        if isinstance(there, Problem):
+            raise ProblemError(there)
+        answer = why_not(snapshot, key, name)
+        return {
+            "job": key.name,
+            "namespace": key.namespace,
+            "node": name,
+            "lines": list(answer.lines),
+            "nodes": [verdict_row(verdict) for verdict in answer.verdicts],
+            "suggestions": [suggestion.document() for suggestion in answer.suggestions],
+        }
+
+    def decision_of(self, assigned: Assigned) -> tuple[Document | None, list[str]]:
+        """The decision that placed an instance; or, in words, that no record is left, and now."""
+        known = find(self._decisions(), assigned)
+        if known:
+            decision, number = known
+            return decision_row(decision, explain(decision, number, assigned.slot)), []
+        lines = ["  No record of the decision is left; each node keeps its last hundred."]
+        snapshot = self._access.mirror.snapshot()
+        record = snapshot.jobs.get(assigned.job)
+        if record and record.current:
+            first = next((v for v in verdicts_now(snapshot, record) if v.rank == 1), None)
+            where = f"would go to {first.node}" if first else "would have no place"
+            lines.append(f"  Now, one more instance of {assigned.job} {where}.")
+        return None, lines
+
+    def replay(self, *, with_environment: bool = False, decision: str = "") -> bytes:
+        """The state now, or what a recorded decision was made on, as one file."""
+        if decision:
+            return export_decision(self._decision(decision))
+        snapshot, wall = self._access.mirror.snapshot(), self._access.clock.wall()
+        return export(snapshot, wall, with_environment=with_environment)
+
+    def _decision(self, name: str) -> Decision:
+        for decision in self._decisions():
+            if decision.name == name:
+                return decision
+        raise ProblemError(
+            RESOURCE_NOT_FOUND(
+                f"There is no record of a decision {name!r}.",
+                hint="`ozy why INSTANCE` names the one that placed it; old ones are gone.",
+            )
+        )
+
+    def _decisions(self) -> list[Decision]:
+        return readable(self._access.mirror.decisions())
+
+
+def decision_row(decision: Decision, explained: Explained) -> Document:
+    return {
+        "id": decision.name,
+        "time": decision.time,
+        "by": decision.by,
+        "reason": explained.step.reason,
+        "exact": explained.is_exact,
+        "nodes_total": decision.nodes_total,
+        "feasible": explained.feasible,
+        "rejected": dict(explained.rejected),
+        "nodes": [verdict_row(verdict) for verdict in explained.verdicts],
+    }
+
+
+def verdict_row(verdict: Verdict) -> Document:
+    return {
+        "node": verdict.node,
+        "rank": verdict.rank or None,
+        "chosen": verdict.is_chosen,
+        "against": verdict.against,
+        "terms": dict(verdict.terms),
+    }

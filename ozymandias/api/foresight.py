@@ -1,0 +1,210 @@
+"""What would be, without HTTP: what-ifs, losses of nodes, and the cluster at a glance.
+
+Nothing here changes anything: suppositions are played on a working copy (`core/outlook.py`). Long
+ones let other work in between their steps. Whether the cluster survives the loss of a node is
+worked out anew only when something that it hangs on has changed, and not at all where that would
+take a daemon's time from its own work.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from ozymandias.api import documents
+from ozymandias.api.access import Access, Document
+from ozymandias.core.drift import drifting
+from ozymandias.core.nodes import found
+from ozymandias.core.outlook import Change, Fate, Future, fates, waiting_after
+from ozymandias.core.survival import Judging, Loss, Survival, survival_words
+from ozymandias.core.whatif import Step, Verb, parse_steps
+from ozymandias.model.instance import InstanceState
+from ozymandias.model.job import JobKey
+from ozymandias.model.node import NodeName
+from ozymandias.model.plan import Plan
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.problems import Problem, ProblemError
+
+# Losses of one node are judged unasked while nodes x (node, job) pairs is below this: it takes some
+# 10 microseconds each, a part of a second in all.
+WORK_MAX = 50_000
+TOO_MUCH = "not worked out: the cluster is large (`ozy what-if` and `--lose-any` do it on demand)"
+
+
+class Foresight:
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._judged: tuple[tuple[object, ...], Survival] | None = None
+        self._judging = asyncio.Lock()
+
+    # What if ------------------------------------------------------------------------------------
+
+    async def what_if(self, text: str) -> Document:
+        """Each step on top of the one before, played until the cluster rests."""
+        steps = parse_steps(text)
+        if isinstance(steps, Problem):
+            raise ProblemError(steps)
+        future = await self._at_rest(Future(self._snapshot(), self._access.clock.wall()))
+        base = future.now
+        rows = [await self._play(future, step) for step in steps]
+        return {"steps": rows, **outcome(base, future)}
+
+    async def _play(self, future: Future, step: Step) -> Document:
+        before, noted = future.now, len(future.changes)
+        problem = future.suppose(step)
+        if problem is not None and problem.kind.slug == "invalid-what-if":
+            raise ProblemError(problem)  # of no node or job of that name: nothing to suppose
+        await self._at_rest(future)
+        hurt = [fate for fate in fates(before, future.now) if fate.is_worse]
+        return {
+            "step": step.text,
+            "problem": problem.document() if problem else None,
+            "changes": [change_row(change) for change in future.changes[noted:]],
+            "hurt": [fate_row(fate) for fate in hurt],
+        }
+
+    async def after(self, plan: Plan, *, lose_node: str = "", lose_any: int = 0) -> Document:
+        """What losses would do to the cluster once a plan is carried out and has come to rest."""
+        if lose_node:
+            there = found(self._snapshot(), NodeName(lose_node))
+            if isinstance(there, Problem):
+                raise ProblemError(there)
+        future = Future(self._snapshot(), self._access.clock.wall())
+        future.carry_out(plan)
+        await self._at_rest(future)
+        if lose_any:
+            return survival_document(await self._judge(future, lose_any))
+        lost = future.copy()
+        text = f"lose {lose_node}"
+        step = Step(verb=Verb.LOSE, text=text, nodes=(NodeName(lose_node),))
+        row = await self._play(lost, step)
+        return {"steps": [row], **outcome(future.now, lost)}
+
+    async def _judge(self, base: Future, count: int) -> Survival:
+        judging = Judging(base, count)
+        for _ in judging.steps():
+            await asyncio.sleep(0)
+        return judging.answer()
+
+    async def _at_rest(self, future: Future) -> Future:
+        for _ in future.steps():
+            await asyncio.sleep(0)
+        return future
+
+    # At a glance --------------------------------------------------------------------------------
+
+    async def status(self) -> Document:
+        snapshot = self._snapshot()
+        rows = [documents.node_row(snapshot, node) for node in snapshot.nodes.values()]
+        jobs = documents.job_rows(snapshot, self._access.names)
+        instances = documents.instance_rows(snapshot)
+        states = Counter(row["state"] for row in instances)
+        return {
+            "cluster": self._access.cluster or self._access.mirror.cluster,
+            "nodes": dict(sorted(Counter(row["state"] for row in rows).items())),
+            "memory_bytes": _sum(rows, "memory_bytes"),
+            "disk_bytes": _sum(rows, "disk_bytes"),
+            "jobs": dict(sorted(Counter(row["state"] for row in jobs).items())),
+            "instances": dict(sorted(states.items())),
+            "pending": [
+                {key: row[key] for key in ("instance", "job", "namespace", "reason")}
+                for row in instances
+                if row["state"] == InstanceState.PENDING.value
+            ],
+            "drifting": drifting(snapshot),
+            "survival": await self.survival(),
+        }
+
+    async def survival(self) -> Document:
+        """Whether the cluster, as it is, survives the loss of any one node."""
+        survival = await self._survives()
+        if survival is None:
+            text = f"survives the loss of any one node: {TOO_MUCH}"
+            return {"survives": None, "text": text, "ways": 0, "played": 0, "worst": None}
+        return survival_document(survival)
+
+    async def _survives(self) -> Survival | None:
+        async with self._judging:
+            snapshot = self._snapshot()
+            if len(snapshot.nodes) * len(snapshot.assignments) > WORK_MAX:
+                return None
+            key = _what_it_hangs_on(snapshot)
+            if self._judged is None or self._judged[0] != key:
+                base = await self._at_rest(Future(snapshot, self._access.clock.wall()))
+                self._judged = (key, await self._judge(base, 1))
+            return self._judged[1]
+
+    def _snapshot(self) -> Snapshot:
+        return self._access.mirror.snapshot()
+
+
+def _what_it_hangs_on(snapshot: Snapshot) -> tuple[object, ...]:
+    """Kept as it is, not hashed: comparing what is mostly the same objects is quick."""
+    nodes = {
+        n: (node.is_alive, node.is_schedulable, node.ledger) for n, node in snapshot.nodes.items()
+    }
+    return nodes, snapshot.jobs, snapshot.assignments, snapshot.settings
+
+
+def _sum(rows: Sequence[Document], what: str) -> Document:
+    """Of the nodes that are there."""
+    there = [row[what] for row in rows if row["state"] != "lost"]
+    return {part: sum(row[part] for row in there) for part in ("total", "reserved", "allocated")}
+
+
+# Rows -------------------------------------------------------------------------------------------
+
+
+def outcome(before: Snapshot, future: Future) -> Document:
+    """How the jobs fare, what waits, what the nodes have, and whether it came to rest at all."""
+    every = fates(before, future.now)
+    nodes = sorted(future.now.nodes.values(), key=lambda node: node.name)
+    return {
+        "survives": not any(fate.is_worse for fate in every),
+        "at_rest": future.is_at_rest,
+        "jobs": [fate_row(fate) for fate in every],
+        "waiting": [
+            {**_job(pending.job), "count": pending.count, "reason": pending.reason}
+            for pending in waiting_after(future)
+        ],
+        "nodes": [documents.node_row(future.now, node) for node in nodes],
+    }
+
+
+def _job(key: JobKey) -> Document:
+    return {"job": key.name, "namespace": key.namespace}
+
+
+def fate_row(fate: Fate) -> Document:
+    return {
+        **_job(fate.job),
+        "priority": fate.priority,
+        "outcome": fate.outcome,
+        "wanted": fate.wanted,
+        "before": fate.before,
+        "after": fate.after,
+        "waiting": list(fate.waiting),
+    }
+
+
+def change_row(change: Change) -> Document:
+    return {
+        "instance": f"{change.instance.job.name}-{change.instance.slot}",
+        **_job(change.instance.job),
+        "from": change.origin or None,
+        "to": change.to or None,
+        "reason": change.reason,
+    }
+
+
+def survival_document(survival: Survival) -> Document:
+    return {
+        "survives": survival.worst is None and survival.ways > 0,
+        "text": survival_words(survival),
+        "ways": survival.ways,
+        "played": survival.played,
+        "worst": _loss_row(survival.worst) if survival.worst else None,
+    }
+
+
+def _loss_row(loss: Loss) -> Document:
+    return {"lost": list(loss.nodes), "hurt": [fate_row(fate) for fate in loss.hurt]}

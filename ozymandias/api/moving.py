@@ -1,0 +1,147 @@
+"""Drift and rebalance, without HTTP: what is given up, what would move, and the word to do it."""
+
+from typing import Any
+
+from ozymandias.api.access import Access, Document
+from ozymandias.api.changes import Asked
+from ozymandias.api.settling import ClusterSettings
+from ozymandias.core.drift import Row, drift_rows
+from ozymandias.core.freeze import cluster_frozen
+from ozymandias.core.layout import Cost
+from ozymandias.core.moves import moving_jobs
+from ozymandias.core.rebalance import MOVES_MAX, Forecast, Step, foresee_rebalance, plan_ask
+from ozymandias.model.instance import InstanceId
+from ozymandias.model.settings import RebalanceMode, Settings
+from ozymandias.model.snapshot import Snapshot
+
+ROWS_MAX = 1000
+
+
+class Moving:
+    def __init__(self, access: Access, settings: ClusterSettings) -> None:
+        self._access = access
+        self._settings = settings
+
+    def drift(self) -> Document:
+        snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
+        rows = drift_rows(snapshot, now)
+        return {
+            "items": [_drift_row(row) for row in rows[:ROWS_MAX]],
+            "left_off": max(0, len(rows) - ROWS_MAX),
+            "rebalance": snapshot.settings.rebalance.value,
+            "frozen": _frozen(snapshot.settings, now),
+            "suggestion": suggestion(snapshot, now),
+            "revision": snapshot.revision,
+        }
+
+    def foresee(self, max_moves: int = MOVES_MAX) -> Document:
+        """What a rebalance would do now; nothing is changed."""
+        snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
+        return _view(snapshot, now, foresee_rebalance(snapshot, now, moves_max=max_moves))
+
+    async def rebalance(self, max_moves: int = MOVES_MAX, asked: Asked | None = None) -> Document:
+        """Record that it is wanted; the peers work it off while this has long returned."""
+        asked = asked or Asked()
+        now = self._access.clock.wall()
+        found = self.foresee(max_moves)
+        asked.subject = {"rebalance": "cluster"}
+        kind = "rebalance.asked" if max_moves else "rebalance.ended"
+        committed = await self._settings.commit(
+            kind, lambda s: plan_ask(s, max_moves, now, asked.by), asked, _audited
+        )
+        begun = committed.plan.settings
+        return found | {
+            "moves_left": begun.rebalancing.moves if begun and begun.rebalancing else 0,
+            "changed": asked.changed,
+            "reason": committed.plan.reason,
+            "revision": committed.revision,
+        }
+
+
+def suggestion(snapshot: Snapshot, now: float) -> str:
+    """One line on what `ozy rebalance` would do, where the setting is to suggest; "" if nothing."""
+    if snapshot.settings.rebalance is not RebalanceMode.SUGGEST:
+        return ""
+    found = foresee_rebalance(snapshot, now, moves_max=MOVES_MAX)
+    count = len(found.steps)
+    return f"`ozy rebalance` would make {count} move{'s' * (count != 1)}" if count else ""
+
+
+def _frozen(settings: Settings, now: float) -> str:
+    found = cluster_frozen(settings, now)
+    return found.words if found else ""
+
+
+def _audited(settings: Settings) -> dict[str, Any]:
+    found = settings.rebalancing
+    return {"moves": found.moves if found else 0}
+
+
+def _view(snapshot: Snapshot, now: float, found: Forecast) -> Document:
+    asked = snapshot.settings.rebalancing
+    return {
+        "rebalance": snapshot.settings.rebalance.value,
+        "frozen": _frozen(snapshot.settings, now),
+        "moves_left": asked.moves if asked else 0,
+        "under_way": list(_under_way(snapshot)),
+        "moves": [_step_row(step) for step in found.steps],
+        "before": _sums(found.before),
+        "after": _sums(found.after),
+        "nodes": [
+            {
+                "node": name,
+                "percent_before": percent,
+                "percent_after": found.percents_after[name],
+            }
+            for name, percent in found.percents_before.items()
+        ],
+        "revision": snapshot.revision,
+    }
+
+
+def _under_way(snapshot: Snapshot) -> list[Document]:
+    return [
+        {
+            "instance": str(InstanceId(key, move.slot)),
+            "job": key.name,
+            "namespace": key.namespace,
+            "source": move.node,
+            "to": move.to,
+            "reason": move.reason,
+            "gain": None,
+        }
+        for key in moving_jobs(snapshot)
+        if (move := snapshot.jobs[key].head.move)
+    ]
+
+
+def _step_row(step: Step) -> Document:
+    old = step.instance
+    return {
+        "instance": str(old.instance),
+        "job": old.job.name,
+        "namespace": old.job.namespace,
+        "source": old.node,
+        "to": step.placed.node,
+        "reason": step.reason,
+        "gain": _sums(step.gain),
+    }
+
+
+def _sums(cost: Cost) -> Document:
+    return cost._asdict()
+
+
+def _drift_row(row: Row) -> Document:
+    lack = row.lack
+    return {
+        "job": lack.job.name,
+        "namespace": lack.job.namespace,
+        "node": lack.node,
+        "instances": [str(InstanceId(lack.job, slot)) for slot in lack.slots],
+        "kind": lack.given_up.kind,
+        "wish": lack.given_up.wish,
+        "since": row.since or None,
+        "why": row.why,
+        "to": row.heal_to or None,
+    }

@@ -1,0 +1,107 @@
+"""What would be: `ozy what-if`, and how futures are drawn here and by `ozy plan`."""
+
+import click
+
+from ozymandias.cli.client import Document, connect
+from ozymandias.cli.options import cluster_options
+from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, print_table, show
+
+WORK_SECONDS = 120.0  # many losses of many nodes take their time
+CHANGES_SHOWN_MAX = 40
+_COLOURS = {"survives": GREEN, "degrades": YELLOW, "waits": RED}
+
+
+@click.command("what-if")
+@click.argument("steps", metavar="STEPS")
+@cluster_options
+def what_if(steps: str) -> None:
+    """Show what would become of the cluster; nothing is changed.
+
+    STEPS are separated by semicolons, and each is played by the scheduler on top of the one before
+    until the cluster rests: lose NODE..., add NODE MEMORY [DISK] [LABEL=VALUE...], start NODE,
+    cordon NODE, uncordon NODE, drain NODE, scale JOB INSTANCES, stop JOB.
+
+    \b
+    Examples:
+      ozy what-if "lose n2"
+      ozy what-if "lose n2; add n4 16G zone=b; scale web 12"
+      ozy what-if "drain n1" -o json | jq .survives
+    """
+    found = connect().post("what-if", body={"steps": steps}, timeout=WORK_SECONDS)
+    show(found, draw_outcome)
+
+
+def draw_outcome(found: Document) -> None:
+    for step in found["steps"]:
+        _draw_step(step)
+    print()
+    draw_fates(found["jobs"])
+    if found["waiting"]:
+        print()
+        for row in found["waiting"]:
+            print(f"{plural(row['count'], 'instance')} of {_name(row)} would wait: {row['reason']}")
+    print()
+    if not found["at_rest"]:
+        print(paint("It did not come to rest; this is how far it was played.", YELLOW))
+    elif found["survives"]:
+        print(paint("No job would be worse off.", GREEN))
+    else:
+        worse = [_name(row) for row in found["jobs"] if row["waiting"]]
+        which = f" ({', '.join(worse)})" if worse else ""
+        print(paint(f"Not everything would have a place{which}.", RED))
+
+
+def _draw_step(step: Document) -> None:
+    print(f"{step['step']}:")
+    if step["problem"]:
+        print(paint("  ! ", RED) + f"refused: {clean(step['problem']['detail'])}")
+    for change in step["changes"][:CHANGES_SHOWN_MAX]:
+        draw_change(change)
+    more = len(step["changes"]) - CHANGES_SHOWN_MAX
+    if more > 0:
+        print(f"    and {more} more")
+    if not step["changes"] and not step["problem"]:
+        print("    nothing moves")
+    for fate in step["hurt"]:
+        names = ", ".join(fate["waiting"]) or f"{fate['wanted'] - fate['after']} of {_name(fate)}"
+        print(paint("  ? ", RED) + f"{names} would wait")
+
+
+def draw_change(change: Document) -> None:
+    name, reason = _name(change, change["instance"]), clean(change["reason"])
+    if not change["from"]:
+        print(paint("  + ", GREEN) + f"{name} on {change['to']}: {reason}")
+    elif not change["to"]:
+        print(paint("  - ", RED) + f"{name} on {change['from']}: {reason}")
+    else:
+        print(paint("  > ", YELLOW) + f"{name} {change['from']} -> {change['to']}: {reason}")
+
+
+def draw_fates(rows: list[Document]) -> None:
+    cells = [
+        (
+            _name(row),
+            row["outcome"],
+            f"{row['before']} -> {row['after']}",
+            row["wanted"],
+            row["priority"],
+            ", ".join(row["waiting"]),
+        )
+        for row in rows
+    ]
+    header = ("JOB", "OUTCOME", "LIVE", "WANTED", "PRIORITY", "WITHOUT A PLACE")
+    print_table(header, cells, empty="No jobs.", state=1, colour=lambda s: _COLOURS.get(s, ""))
+
+
+def draw_survival(found: Document) -> None:
+    """The sentence, and the jobs that the worst loss would hurt."""
+    colour = {True: GREEN, False: RED, None: YELLOW}[found["survives"]]
+    text = str(found["text"])
+    print(paint(text[:1].upper() + text[1:] + ".", colour))
+    if found["worst"]:
+        draw_fates(found["worst"]["hurt"])
+
+
+def _name(row: Document, name: str = "") -> str:
+    name = name or str(row["job"])
+    return name if row["namespace"] == "default" else f"{row['namespace']}/{name}"

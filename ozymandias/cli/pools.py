@@ -1,0 +1,54 @@
+"""Pools: jobs that scale themselves by what is pending."""
+
+import time
+
+import click
+
+from ozymandias.cli.client import Document, connect
+from ozymandias.cli.options import cluster_options, settings
+from ozymandias.cli.render import print_table, show
+
+_HEADER = ("POOL", "NAMESPACE", "LIVE", "WANTED", "MIN", "MAX", "PENDING", "SEEN", "REASON")
+
+
+@click.command()
+@cluster_options
+def pools() -> None:
+    """List jobs that scale themselves, and what is pending.
+
+    SEEN is how long ago the source last had something new to say; it is asked more often. All
+    namespaces, unless -n is given.
+
+    \b
+    Examples:
+      ozy pools
+      ozy pools -n ci -o json
+    """
+    show(connect().items("pools", namespace=settings().namespace), _draw)
+
+
+def _draw(rows: list[Document]) -> None:
+    cells = [
+        (
+            row["pool"],
+            row["namespace"],
+            row["live"],
+            row["wanted"],
+            row["min"],
+            row["max"],
+            "?" if row["pending"] is None else row["pending"],
+            _ago(row["seen_at"]),
+            row["reason"] if not row["frozen"] else f"{row['reason']}; {row['frozen']}",
+        )
+        for row in rows
+    ]
+    empty = "No pools. A job with `autoscale` in its file is one."
+    print_table(_HEADER, cells, empty=empty)
+
+
+def _ago(moment: float | None) -> str:
+    if moment is None:
+        return "never"
+    from ozymandias.model.units import format_duration
+
+    return f"{format_duration(max(0, round(time.time() - moment)))} ago"

@@ -1,0 +1,101 @@
+"""Why is it there, and why is it not: `ozy why`, `ozy why-not`."""
+
+import click
+
+from ozymandias.cli.client import Document, connect
+from ozymandias.cli.complete import complete_either, complete_job, complete_node
+from ozymandias.cli.options import cluster_options, job_and_namespace
+from ozymandias.cli.render import DIM, clean, paint, print_table, show, when
+from ozymandias.cli.show import either
+
+WORK_SECONDS = 60.0  # suggestions are tried out before they are made
+NO_NODE = "No nodes are on record."
+
+
+@click.command()
+@click.argument("target", metavar="JOB|INSTANCE", shell_complete=complete_either)
+@cluster_options
+def why(target: str) -> None:
+    """Explain why a job or instance is where and as it is.
+
+    Of an instance also what every node was to it when it was placed: its rank and what counted, or
+    what spoke against it, computed again from what the decision was made on. Of a job with pending
+    instances what each node is short of, and changes that would give them a place.
+
+    \b
+    Examples:
+      ozy why web
+      ozy why web-2
+    """
+    client = connect()
+    namespace, name = job_and_namespace(target)
+    found = either(
+        name,
+        lambda: client.get("jobs", namespace, name, "why", timeout=WORK_SECONDS),
+        lambda: client.get("instances", namespace, name, "why", timeout=WORK_SECONDS),
+    )
+    show(found, _draw)
+
+
+def _draw(found: Document) -> None:
+    for line in found["lines"]:
+        print(clean(line))
+    if decision := found.get("decision"):
+        print()
+        print(f"Decision {decision['id']}, {when(decision['time'])}: {clean(decision['reason'])}")
+        draw_verdicts(decision["nodes"])
+        if (missing := decision["nodes_total"] - len(decision["nodes"])) > 0:
+            print(paint(f"{missing} more nodes are not on record: the cluster is large.", DIM))
+            _draw_counts(decision)
+        if not decision["exact"]:
+            print(paint("The record does not hold all that the decision was made on.", DIM))
+
+
+def _draw_counts(decision: Document) -> None:
+    """What all nodes were, those that are not on record included."""
+    if decision.get("feasible") is None:
+        return
+    print(f"Of all {decision['nodes_total']} nodes {decision['feasible']} could have taken it.")
+    for reason, count in decision["rejected"].items():
+        print(f"  {count} {'was' if count == 1 else 'were'} {clean(reason)}")
+
+
+@click.command("why-not")
+@click.argument("job", shell_complete=complete_job)
+@click.argument("node", shell_complete=complete_node)
+@cluster_options
+def why_not(job: str, node: str) -> None:
+    """Explain why a job is not on a node.
+
+    What speaks against another instance there, with the numbers, or by what other nodes come before
+    it; and changes that would let it go there, each tried out on a copy of the cluster.
+
+    \b
+    Example:
+      ozy why-not web n2
+    """
+    found = connect().get("jobs", *job_and_namespace(job), "why-not", node, timeout=WORK_SECONDS)
+    show(found, _draw_why_not)
+
+
+def _draw_why_not(found: Document) -> None:
+    for line in found["lines"]:
+        print(clean(line))
+    for suggestion in found["suggestions"]:
+        print(f"It could if you {clean(suggestion['text'])}.")
+    if found["nodes"]:
+        print()
+        draw_verdicts(found["nodes"])
+
+
+def draw_verdicts(rows: list[Document]) -> None:
+    """Nodes by rank with what counted, the chosen one marked; then what spoke against others."""
+    cells = [(row["node"], row["rank"], row["against"] or _terms(row)) for row in rows]
+    chosen = {row["node"] for row in rows if row.get("chosen", row.get("is_chosen"))}
+    marked = [(f"{node} *" if node in chosen else node, *rest) for node, *rest in cells]
+    print_table(("NODE", "RANK", "WHAT COUNTED"), marked, empty=NO_NODE)
+
+
+def _terms(row: Document) -> str:
+    terms = row["terms"].items() if isinstance(row["terms"], dict) else row["terms"]
+    return ", ".join(f"{name} {value:g}" for name, value in terms)

@@ -1,0 +1,84 @@
+"""The one arbiter: of all that the cluster could do of its own accord, the most urgent.
+
+Every planner looks at the same snapshot, and they are asked in a fixed order, so that no two of
+them can fight: what an earlier one wants is done before a later one is asked at all. The peers'
+loops, what-ifs and replays all come here; none of them has an order of its own.
+"""
+
+from dataclasses import dataclass
+
+from ozymandias.core.drain import plan_drain
+from ozymandias.core.drift import plan_drift
+from ozymandias.core.freeze import cluster_frozen
+from ozymandias.core.moves import plan_moves
+from ozymandias.core.preempt import Lately, plan_preempt
+from ozymandias.core.rebalance import STEADY_SECONDS, plan_rebalance
+from ozymandias.core.rollout import plan_rollout
+from ozymandias.core.shed import plan_shed
+from ozymandias.core.system import plan_system
+from ozymandias.core.upkeep import plan_pending, plan_repair, plan_tidy
+from ozymandias.core.vacate import plan_admit
+from ozymandias.model.node import NodeName
+from ozymandias.model.plan import Plan
+from ozymandias.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """Something to be done, and what it is called so that peers rank themselves alike."""
+
+    what: str
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leisure:
+    """There is time for what can wait: moves that make the cluster better laid out, and notes."""
+
+    steady_seconds: float = STEADY_SECONDS
+    settled: frozenset[NodeName] | None = None  # nodes that have been there for a while
+
+
+def propose(
+    snapshot: Snapshot,
+    dead: frozenset[NodeName],
+    wall: float = 0.0,
+    fenced: frozenset[NodeName] | None = None,
+    lately: Lately | None = None,
+    leisure: Leisure | None = None,
+) -> Proposal | None:
+    """The most urgent thing to be done, in this order; ``wall`` is the wall clock.
+
+    Repair, what has waited long enough, system jobs, shedding, drain, moves under way, rollout,
+    pending, preemption, tidying; and at leisure new moves, and notes of what is given up.
+    """
+    if dead and (plan := plan_repair(snapshot, dead, fenced)):
+        return Proposal(what="repair " + " ".join(sorted(dead)), plan=plan)
+    for name, planner in (
+        ("admit", plan_admit),
+        ("system", lambda snapshot: plan_system(snapshot, wall)),
+        ("shed", plan_shed),
+        ("drain", lambda snapshot: plan_drain(snapshot, wall)),
+        ("move", lambda snapshot: plan_moves(snapshot, wall)),
+        ("rollout", lambda snapshot: plan_rollout(snapshot, wall)),
+        ("pending", plan_pending),
+        ("preempt", lambda snapshot: plan_preempt(snapshot, lately or Lately(wall=wall))),
+        ("tidy", plan_tidy),
+    ):
+        if plan := planner(snapshot):
+            return Proposal(what=name, plan=plan)
+    return _at_leisure(snapshot, wall, leisure) if leisure else None
+
+
+def _at_leisure(snapshot: Snapshot, wall: float, leisure: Leisure) -> Proposal | None:
+    plan = plan_rebalance(
+        snapshot,
+        wall,
+        is_frozen=cluster_frozen(snapshot.settings, wall) is not None,
+        steady_seconds=leisure.steady_seconds,
+        settled=leisure.settled,
+    )
+    if plan:
+        return Proposal(what="rebalance", plan=plan)
+    plan = plan_drift(snapshot, wall)
+    return Proposal(what="drift", plan=plan) if plan else None

@@ -1,0 +1,77 @@
+"""An attempt to place a job: what was asked for, and how many of it would find a place.
+
+It can be asked again with other demands, rooms or rules: that is how the resource to blame is found
+(`core/fitting.py`), and what would make it fit (`core/suggest.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ozymandias.core.placement import most_that_fit
+from ozymandias.core.rooms import NOW_OR_SOON, Rooms
+from ozymandias.core.rules import Rules
+from ozymandias.model.job import Job, JobKey
+from ozymandias.model.node import Demand, Node, NodeName
+from ozymandias.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What was to be placed, and where: ``kept`` instances stay as they are, all are ``wanted``."""
+
+    snapshot: Snapshot
+    job: Job
+    demand: Demand
+    rules: Rules
+    rooms: Rooms  # before the attempt
+    wanted: int
+    kept: int = 0
+    there: Mapping[NodeName, int] = field(default_factory=dict)  # of those that are kept
+    can_change_job: bool = True  # a new job file is being submitted, so its sizes can be changed
+
+    @property
+    def key(self) -> JobKey:
+        return self.job.key
+
+    def placeable(
+        self,
+        demand: Demand | None = None,
+        rooms: Rooms | None = None,
+        rules: Rules | None = None,
+    ) -> int:
+        """How many instances there would be, up to all that are wanted."""
+        places = self.rooms if rooms is None else rooms
+        missing = self.wanted - self.kept
+        return self.kept + most_that_fit(
+            places,
+            demand or self.demand,
+            missing,
+            NOW_OR_SOON,
+            rules=rules or self.rules,
+            there=self.there,
+        )
+
+    def fits(
+        self,
+        demand: Demand | None = None,
+        rooms: Rooms | None = None,
+        rules: Rules | None = None,
+    ) -> bool:
+        return self.placeable(demand, rooms, rules) >= self.wanted
+
+
+def why_closed(node: Node) -> str:
+    """Why a node takes no work; empty if it does."""
+    if node.presence is None:
+        return "not alive"
+    if node.presence.degraded:
+        return f"degraded: {node.presence.degraded}"
+    if node.ledger.drain:
+        return "being drained"
+    if node.ledger.is_cordoned:
+        return "cordoned"
+    return f"under {node.load.taint}" if node.load and node.load.taint else ""
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)

@@ -1,0 +1,336 @@
+"""What will be: suppositions played through by the very planners, until nothing is left to do.
+
+A `Future` is a working copy of the cluster in which all goes well: whatever is started gets
+healthy, whatever stops is gone at the next step, and what waits for its room gets it. It asks the
+arbiter again and again, as the peers do, and applies what it says as a commit would. So what it
+shows is what the scheduler will do, and in that order; only how long it takes is left out.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from ozymandias.core.apply import LIVE, apply, touched
+from ozymandias.core.arbiter import propose
+from ozymandias.core.buckets import census, is_system
+from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_uncordon
+from ozymandias.core.preempt import AGAIN_SECONDS, Lately
+from ozymandias.core.schedule import plan_scale, plan_stop
+from ozymandias.core.system import wanted_of
+from ozymandias.core.upkeep import pending_of
+from ozymandias.core.vacate import plan_vacate
+from ozymandias.core.whatif import Step, Verb, complaint
+from ozymandias.model.instance import (
+    Assigned,
+    Assignment,
+    InstanceId,
+    InstanceState,
+    InstanceStatus,
+    JobStatus,
+    SlotState,
+    instances_of,
+)
+from ozymandias.model.job import JobKey
+from ozymandias.model.node import Drain, Ledger, Node, NodeName, Presence
+from ozymandias.model.plan import Pending, Plan
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Pairs
+from ozymandias.problems import Problem
+
+PLANS_MAX = 500  # that are played for one step; whatever goes on beyond is said not to rest
+VACATING_MAX = 3  # rounds in which room is handed on from one to the next
+NODES_NAMED_MAX = 20
+NAMED_MAX = 5  # instances that a sentence names
+
+Pair = tuple[NodeName, JobKey]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One instance that comes (``origin`` is ""), goes (``to`` is "") or moves."""
+
+    instance: InstanceId
+    origin: NodeName | str
+    to: NodeName | str
+    reason: str
+
+
+def _all_well(assignment: Assignment | None) -> JobStatus | None:
+    """What a node would say of a job of which everything that runs is healthy."""
+    if assignment is None:
+        return None
+    found = instances_of(assignment)
+    return JobStatus(
+        node=assignment.node,
+        job=assignment.job,
+        instances={a.slot: _healthy(a) for a in found if a.state is SlotState.RUNNING},
+    )
+
+
+def _healthy(assigned: Assigned) -> InstanceStatus:
+    return InstanceStatus(
+        slot=assigned.slot,
+        uid=assigned.uid,
+        version=assigned.version,
+        generation=assigned.generation,
+        state=InstanceState.HEALTHY,
+        healthy=True,
+    )
+
+
+class Future:
+    """A cluster as it will be. ``now`` is how far it has come, ``changes`` how it came there."""
+
+    def __init__(self, snapshot: Snapshot, wall: float = 0.0) -> None:
+        self._wall = wall
+        well = {pair: _all_well(found) for pair, found in snapshot.assignments.items()}
+        self.now = replace(snapshot, statuses=Pairs[JobStatus].of({}).changed(well))
+        self.changes: list[Change] = []
+        self.is_at_rest = False
+        self._played = 0
+        # Whoever was displaced before may be again; whoever is from now on is not within a minute.
+        before = {d: 0.0 for node in snapshot.nodes.values() for d in node.ledger.displaced}
+        self._lately = Lately(wall=wall, boot=AGAIN_SECONDS, seen=before)
+        self._vacate(snapshot.assigned.by_node)
+
+    def copy(self) -> "Future":
+        """Another one that goes its own way from here, with nothing noted yet."""
+        twin = copy(self)
+        twin.changes, twin._played, twin.is_at_rest = [], 0, False
+        return twin
+
+    def advance(self) -> bool:
+        """Do the next thing that the arbiter wants done; False when it wants nothing more."""
+        # Whoever is not there is given up in the end, whatever is waited for before.
+        dead = frozenset(name for name, node in self.now.nodes.items() if not node.is_alive)
+        proposal = propose(self.now, dead, self._wall, dead, self._lately)
+        if proposal is None:
+            self.is_at_rest = True
+        elif self._played < PLANS_MAX:
+            self._played += 1
+            self.carry_out(proposal.plan)
+            return True
+        return False
+
+    def steps(self) -> Iterator[None]:
+        """Until it rests, or until the limit; whoever asks may do other things between."""
+        while self.advance():
+            yield
+
+    def play(self) -> "Future":
+        for _ in self.steps():
+            pass
+        return self
+
+    def carry_out(self, plan: Plan) -> None:
+        """Apply a plan as a commit would, note what it moves, and let all go well."""
+        nodes, pairs = touched(plan)
+        before = self.now
+        self._apply(plan)
+        self.is_at_rest = False
+        self.changes += _changes(before, self.now, plan, pairs)
+        self._vacate(nodes)
+
+    def suppose(self, step: Step) -> Problem | None:
+        """Let a step be so; the problem, if the cluster would refuse it."""
+        self._played, self.is_at_rest = 0, False
+        if step.verb in (Verb.LOSE, Verb.START):
+            return self._presence(step)
+        if step.verb is Verb.ADD:
+            return self._add(step)
+        decision = self._decide(step)
+        if isinstance(decision, Problem):
+            return replace(decision, fields={**decision.fields, "column": step.column})
+        self.carry_out(decision)
+        return None
+
+    def _decide(self, step: Step) -> Plan | Problem:
+        if step.job is not None:
+            if step.job not in self.now.jobs:
+                hint = "`ozy jobs` lists them."
+                return complaint(step.column, f"there is no job {step.job}.", hint)
+            if step.verb is Verb.SCALE:
+                return plan_scale(self.now, step.job, step.count)
+            return plan_stop(self.now, step.job)
+        (name,) = step.nodes
+        if name not in self.now.nodes:
+            return self._unknown(step, name)
+        if step.verb is Verb.CORDON:
+            return plan_cordon(self.now, name)
+        if step.verb is Verb.UNCORDON:
+            return plan_uncordon(self.now, name)
+        return plan_begin_drain(self.now, name, Drain(since=self._wall))
+
+    def _presence(self, step: Step) -> Problem | None:
+        changed: dict[NodeName, Node] = {}
+        for name in step.nodes:
+            node = self.now.nodes.get(name)
+            if node is None:
+                return self._unknown(step, name)
+            if node.is_alive is (step.verb is Verb.START):
+                word = "there already" if node.is_alive else "not there already"
+                return complaint(step.column, f"{name} is {word}.")
+            changed[name] = _present(node) if step.verb is Verb.START else _absent(node)
+        self.now = replace(self.now, nodes={**self.now.nodes, **changed})
+        return None
+
+    def _unknown(self, step: Step, name: NodeName) -> Problem:
+        known = ", ".join(sorted(self.now.nodes)[:NODES_NAMED_MAX]) or "none"
+        return complaint(step.column, f"there is no node {name}.", f"Nodes: {known}.")
+
+    def _add(self, step: Step) -> Problem | None:
+        (name,) = step.nodes
+        if name in self.now.nodes:
+            hint = "`start NODE` is for one that is not there now."
+            return complaint(step.column, f"there is a node {name} already.", hint)
+        ledger = Ledger(capacity=step.capacity, labels=step.labels)
+        node = _present(Node(name=name, ledger=ledger, ledger_revision=1))
+        self.now = replace(self.now, nodes={**self.now.nodes, name: node})
+        return None
+
+    def _vacate(self, nodes: Iterable[NodeName]) -> None:
+        """What stops is gone, what waits runs: by the nodes' own planner."""
+        busy = [name for name in sorted(nodes) if _is_unsettled(self.now, name)]
+        for _ in range(VACATING_MAX):
+            plans = 0
+            for name in busy:
+                if plan := plan_vacate(self.now, name, frozenset()):
+                    plans += 1
+                    self._apply(plan)
+            if not plans:
+                return
+
+    def _apply(self, plan: Plan) -> None:
+        before, after = self.now, apply(self.now, plan, "")
+        changed = before.assigned.difference(after.assigned)
+        well = {pair: _all_well(after.assignments.get(pair)) for pair in changed}
+        self.now = replace(after, statuses=after.told.changed(well))
+
+
+def _is_unsettled(snapshot: Snapshot, name: NodeName) -> bool:
+    node = snapshot.nodes.get(name)
+    return bool(node and node.is_alive) and any(
+        group.state is not SlotState.RUNNING
+        for assignment in snapshot.on(name).values()
+        for group in assignment.groups
+    )
+
+
+def _present(node: Node) -> Node:
+    presence = Presence(address="", machine_id="", session="", daemon_version="", api="")
+    return replace(node, presence=presence, presence_revision=1)
+
+
+def _absent(node: Node) -> Node:
+    return replace(node, presence=None, presence_revision=0, presence_lease=0, load=None)
+
+
+def _changes(
+    before: Snapshot, after: Snapshot, plan: Plan, pairs: frozenset[Pair]
+) -> Iterator[Change]:
+    """In the order of the plan's edits: those of higher priority come first there."""
+    was, will = _live(before, pairs), _live(after, pairs)
+    reasons = {(edit.node, edit.instance): edit.reason for edit in plan.edits}
+    seen: set[InstanceId] = set()
+    for _, instance in reasons:
+        origin, to = was.get(instance, ""), will.get(instance, "")
+        if origin != to and instance not in seen:
+            seen.add(instance)
+            reason = reasons[NodeName(to or origin), instance]
+            yield Change(instance=instance, origin=origin, to=to, reason=reason)
+
+
+def _live(snapshot: Snapshot, pairs: frozenset[Pair]) -> dict[InstanceId, NodeName]:
+    return {
+        a.instance: a.node
+        for pair in pairs
+        if pair in snapshot.assignments
+        for a in instances_of(snapshot.assignments[pair])
+        if a.state in LIVE
+    }
+
+
+# What became of the jobs --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """One job before and after: it survives, degrades (some are missing) or waits (all are)."""
+
+    job: JobKey
+    priority: int
+    wanted: int
+    before: int  # live, when the supposition began
+    after: int
+    missing_before: int
+    waiting: tuple[str, ...]  # instances that were live and have no place, by name
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.wanted - self.after)
+
+    @property
+    def outcome(self) -> str:
+        if not self.missing:
+            return "survives"
+        return "degrades" if self.after else "waits"
+
+    @property
+    def is_worse(self) -> bool:
+        return self.missing > self.missing_before
+
+
+def fates(before: Snapshot, after: Snapshot) -> list[Fate]:
+    """Every job that is wanted afterwards, the most important first."""
+    was, will = census(before).live, census(after).live
+    found = []
+    for key, record in sorted(after.jobs.items()):
+        if record.head.deleting:
+            continue
+        old = before.jobs.get(key)
+        wanted, live = wanted_of(after, record), will.get(key, 0)
+        missing_before = max(0, wanted_of(before, old) - was.get(key, 0)) if old else 0
+        is_worse = wanted - live > missing_before
+        gone = _gone(before, after, key) if is_worse and not is_system(record) else []
+        found.append(
+            Fate(
+                job=key,
+                priority=record.current.job.priority if record.current else 0,
+                wanted=wanted,
+                before=was.get(key, 0),
+                after=live,
+                missing_before=missing_before,
+                waiting=tuple(gone[: max(0, wanted - live)]),
+            )
+        )
+    return sorted(found, key=lambda fate: (-fate.priority, fate.job))
+
+
+def _gone(before: Snapshot, after: Snapshot, key: JobKey) -> list[str]:
+    there = {a.slot for a in after.instances(key) if a.state in LIVE}
+    lost = {a.slot for a in before.instances(key) if a.state in LIVE} - there
+    return [f"{key.name}-{slot}" for slot in sorted(lost)]
+
+
+def waiting_after(future: Future) -> tuple[Pending, ...]:
+    """What would have no place, and why, the most important first."""
+
+    def rank(pending: Pending) -> tuple[int, JobKey]:
+        record = future.now.jobs[pending.job]
+        return -(record.current.job.priority if record.current else 0), pending.job
+
+    return tuple(sorted(pending_of(future.now), key=rank))
+
+
+def hurt_words(hurt: Sequence[Fate]) -> str:
+    """``web-3 and db-0 would wait``; a job without names by its count."""
+    names = [name for fate in hurt for name in fate.waiting]
+    names += [f"{f.missing - f.missing_before} of {f.job}" for f in hurt if not f.waiting]
+    shown = list(islice(names, NAMED_MAX))
+    more = len(names) - len(shown)
+    if more:
+        return f"{', '.join(shown)} and {more} more would wait"
+    return (" and ".join((", ".join(shown[:-1]), shown[-1])) if shown[1:] else shown[0]) + (
+        " would wait"
+    )

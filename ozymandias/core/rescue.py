@@ -1,0 +1,102 @@
+"""Lost instances placed elsewhere in runs: the quick way of a repair.
+
+As in `core/runs.py`: where nothing has to be given up, for none of the jobs, this is what
+`core/upkeep.py` would come to by looking at every node for every instance, and costs what is moved.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import replace
+
+from ozymandias.core.buckets import free_slots, is_current
+from ozymandias.core.edits import new_instance
+from ozymandias.core.placement import Ask, Placement
+from ozymandias.core.rules import rules_of
+from ozymandias.core.runs import place_runs
+from ozymandias.model.instance import Assigned, SlotState
+from ozymandias.model.job import JobHead, JobKey, JobRecord
+from ozymandias.model.node import Demand, Node, NodeName
+from ozymandias.model.plan import Edit
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Pair, Sheet, swapped
+
+
+def moved_in_runs(
+    snapshot: Snapshot,
+    lost: Mapping[JobKey, list[Assigned]],
+    lost_pairs: Set[Pair],
+    missing: Mapping[JobKey, int],
+) -> list[Edit] | None:
+    """Replacements for what is ``missing`` of these jobs, in their order; None: not in this way."""
+    nodes = snapshot.nodes
+    edits: list[Edit] = []
+    for key, number in missing.items():
+        record = snapshot.jobs[key]
+        used, there = _survivors(snapshot, key, lost_pairs)
+        chosen = sorted(lost[key], key=lambda a: (not is_current(a, record.head), a.slot))[:number]
+        if len(chosen) < number:
+            return None  # more is missing than was lost: that is looked at one by one
+        fresh = free_slots(used | {a.slot for a in lost[key]})
+        for head, alike in by_version(record, chosen):
+            job = record.versions[head.version].job
+            ask = Ask.of(job, head, rules_of(snapshot, job, edits), there)
+            runs = place_runs(nodes, ask, len(alike), there)
+            if runs is None:
+                return None
+            placed = (run for run in runs for _ in range(run.count))
+            for assigned, run in zip(alike, placed, strict=True):
+                # A slot that is still stopping somewhere else would be two pods of one name.
+                slot = next(fresh) if assigned.slot in used else assigned.slot
+                why = f"{assigned.node} was lost; "
+                edits.append(new_instance(key, head, slot, ask.demand, run, why))
+                there[run.node] += 1
+            nodes = _with(nodes, runs, ask.demand)
+    return edits
+
+
+def _survivors(
+    snapshot: Snapshot, key: JobKey, lost_pairs: Set[Pair]
+) -> tuple[set[int], Counter[NodeName]]:
+    """Slots in use elsewhere, and how many live ones each node has."""
+    used: set[int] = set()
+    live: Counter[NodeName] = Counter()
+    for node, assignment in snapshot.of(key).items():
+        if (node, key) in lost_pairs:
+            continue
+        for group in assignment.groups:
+            used.update(group.slots.numbers)
+            if group.state is not SlotState.STOPPING:
+                live[node] += len(group.slots)
+    return used, live
+
+
+def _with(
+    nodes: Mapping[NodeName, Node], runs: Iterable[Placement], demand: Demand
+) -> Mapping[NodeName, Node]:
+    """The nodes once these run there."""
+    changed: dict[NodeName, Node] = {}
+    for run in runs:
+        node = changed.get(run.node) or nodes[run.node]  # it may have several runs
+        ledger = node.ledger
+        held, promised = (
+            ledger.held.plus(demand, run.count),
+            ledger.promised.plus(demand, run.count),
+        )
+        after = swapped(ledger, held=held, promised=promised)
+        changed[run.node] = swapped(node, ledger=after)
+    return Sheet.laid_over(nodes, changed)
+
+
+def by_version(
+    record: JobRecord, chosen: Iterable[Assigned]
+) -> Iterator[tuple[JobHead, list[Assigned]]]:
+    """Alike ones together, each with the head it was placed under; unknown versions as current."""
+    alike: dict[tuple[int, int], list[Assigned]] = {}
+    for assigned in chosen:
+        version = record.versions.get(assigned.version)
+        known = version is not None and version.uid == assigned.uid == record.head.uid
+        kind = (assigned.version, assigned.generation)
+        current = (record.head.version, record.head.restart)
+        alike.setdefault(kind if known else current, []).append(assigned)
+    for (number, generation), instances in alike.items():
+        yield replace(record.head, version=number, restart=generation), instances

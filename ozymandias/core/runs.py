@@ -1,0 +1,68 @@
+"""Placing in runs: what `core/placement.py` would decide, where nothing has to be given up.
+
+As long as there are nodes with fewer than a tenth of the job, and the job has no wishes of its own,
+the next best node is the next one of `core/inventory.py`, and it takes as many as it may at once.
+That is the whole of nearly every placement. Where it is not, the answer is None and the general way
+is gone from the beginning.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from ozymandias.core.inventory import ENDLESS, inventory_of, start_of
+from ozymandias.core.placement import Ask, Placement, company_words, cpu_term, share_of
+from ozymandias.core.rooms import RUNNING, cpu_limit, load_class
+from ozymandias.model.node import Node, NodeName
+from ozymandias.model.units import format_size
+
+_size = lru_cache(maxsize=4096)(format_size)
+
+
+def place_runs(
+    nodes: Mapping[NodeName, Node], ask: Ask, count: int, apart_from: Mapping[NodeName, int]
+) -> list[Placement] | None:
+    """All ``count`` of them, run by run; None when that would ask for more than this knows."""
+    rules = ask.rules
+    if rules.is_particular or rules.asked.burst or ask.demand.host_ports or ask.is_tight:
+        return None
+    there = apart_from if ask.there is None else ask.there
+    limit, share = rules.asked.max_per_node or ENDLESS, share_of(ask.wanted)
+    order = inventory_of(nodes, ask.demand, rules.target_percent)
+    found: list[Placement] = []
+    taken: dict[NodeName, int] = {}  # by now
+    for name, most in order.in_order(start_of(str(ask.job), ask.version)):
+        if count <= 0:
+            break
+        before = taken.get(name, 0)
+        same = apart_from.get(name, 0) + before
+        number = min(most, share - same, limit - there.get(name, 0) - before, count)
+        if number > 0 and name not in rules.against:
+            found.append(_placement(nodes[name], ask, same, number, before))
+            taken[name] = before + number
+            count -= number
+    return found if count <= 0 else None
+
+
+def _placement(node: Node, ask: Ask, same: int, number: int, before: int) -> Placement:
+    """In the words that the first of the run would be given, after ``before`` others."""
+    ledger, limit = node.ledger, node.ledger.allocatable
+    used, held = ledger.promised.resources, ledger.held.resources
+    memory = ask.demand.memory_bytes
+    free = limit.memory_bytes - max(used.memory_bytes, held.memory_bytes) - before * memory
+    share = (used.memory_bytes + (before + 1) * memory) / max(1, limit.memory_bytes)
+    cores = used.cpu_millis + before * ask.demand.cpu_millis
+    load = load_class(node.load)
+    return Placement(
+        node=node.name,
+        state=RUNNING,
+        reason=f"{node.name} has {company_words(ask, same)} and {_size(free)} of"
+        f" {_size(limit.memory_bytes)} memory free",
+        score=(
+            ("same_job", float(same)),
+            ("memory_after", round(share, 4)),
+            ("below_target", float(100 * share <= ask.rules.target_percent)),
+            *cpu_term(ask.demand, cores, cpu_limit(limit)),
+            *((("load", float(load)),) if load else ()),
+        ),
+        count=number,
+    )

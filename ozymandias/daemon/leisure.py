@@ -1,0 +1,124 @@
+"""When a peer has time for what can wait: moves that lay the cluster out better, and notes.
+
+Nobody is in a hurry for those, and looking for them costs more than looking for anything else. So
+it is done when nothing else is to be done, at most every few seconds, for at most a twentieth of
+the time; and as long after the last change as it takes for new nodes and new instances to count as
+settled. In a cluster that is at rest nobody looks at all, but for moves that wait for their time.
+
+Nothing else is done while a look lasts, so it must not last: what could be suggested is looked for
+in a part of a large cluster only, and the next time in the next part.
+"""
+
+from ozymandias.core.arbiter import Leisure
+from ozymandias.core.moves import is_at_peace, next_patience
+from ozymandias.core.rebalance import STEADY_SECONDS, TRIES_MAX, Search
+from ozymandias.model.job import JobKey
+from ozymandias.model.node import NodeName
+from ozymandias.model.settings import RebalanceMode
+from ozymandias.model.snapshot import Snapshot
+
+LOOK_SECONDS = 2.0  # between two looks
+SHARE = 20  # a look of so long is followed by a pause so many times as long
+LOOKED_AT_MAX = 20_000  # instances, in a look for what could be suggested
+ROOMS_MAX = 50_000  # nodes that such a look asks whether they would be better, all tries together
+TRIES_MIN = 10
+LATER_SECONDS = 30.0  # between two looks for what waits by the wall clock, which may be set
+
+
+class Pace:
+    def __init__(self, steady_seconds: float = STEADY_SECONDS) -> None:
+        self._steady_seconds = steady_seconds
+        self._there_since: dict[NodeName, tuple[int, float]] = {}  # epoch, and since when
+        self._revision = -1
+        self._changed = 0.0
+        self._next = 0.0
+        self._suggested = ""
+        self._from: JobKey | None = None  # where the next look for a suggestion begins; None: anew
+        self._is_found = False  # a suggestion, since it last began anew
+
+    def leisure(self, snapshot: Snapshot, now: float) -> Leisure | None:
+        """What to look at, or None while it is not time for it; ``now`` is the boot clock."""
+        self._note(snapshot, now)
+        if now < self._next:
+            return None
+        settled = frozenset(
+            name
+            for name, (_, since) in self._there_since.items()
+            if now - since >= self._steady_seconds
+        )
+        return Leisure(steady_seconds=self._steady_seconds, settled=settled)
+
+    def _note(self, snapshot: Snapshot, now: float) -> None:
+        if snapshot.revision == self._revision:
+            return
+        self._revision, self._changed = snapshot.revision, now
+        there = {
+            name: node.presence_revision
+            for name, node in snapshot.nodes.items()
+            if node.is_schedulable  # one that was under pressure has to be well for a while too
+        }
+        known = self._there_since
+        self._there_since = {
+            name: known[name] if name in known and known[name][0] == epoch else (epoch, now)
+            for name, epoch in there.items()
+        }
+
+    def looked(self, began: float, now: float) -> None:
+        """There was nothing to do: not again for a moment."""
+        self._next = now + max(LOOK_SECONDS, SHARE * (now - began))
+
+    def look_again(self, snapshot: Snapshot, now: float, wall: float) -> float | None:
+        """When to look though nothing changes; boot clock."""
+        if now < self._next:
+            return self._next
+        settings = snapshot.settings
+        if settings.rebalance is RebalanceMode.OFF and not settings.rebalancing:
+            return None
+        if now < self._changed + self._steady_seconds + LOOK_SECONDS:
+            return now + LOOK_SECONDS
+        waits = next_patience(snapshot, wall) is not None or any(
+            is_at_peace(record.head, wall) for record in snapshot.jobs.values()
+        )
+        return now + LATER_SECONDS if waits else None
+
+    def suggestion(self, snapshot: Snapshot, leisure: Leisure, wall: float) -> str:
+        """What would be moved if the setting were `on`, in words; "" if that is no news."""
+        before = self._suggested
+        if snapshot.settings.rebalance is not RebalanceMode.SUGGEST:
+            self._suggested, self._from, self._is_found = "", None, False
+            return ""
+        search = Search(
+            snapshot,
+            now=wall,
+            steady_seconds=self._steady_seconds,
+            settled=leisure.settled,
+            jobs=self._part(snapshot),
+            tries_max=min(TRIES_MAX, max(TRIES_MIN, ROOMS_MAX // max(1, len(snapshot.nodes)))),
+        )
+        step = search.best()
+        self._is_found |= step is not None
+        if step is not None:
+            old = step.instance
+            self._suggested = f"{old.instance} from {old.node} to {step.placed.node}"
+        elif self._from is None and not self._is_found:
+            self._suggested = ""  # all of it was looked at
+        if self._from is None:
+            self._is_found = False
+        return f"{self._suggested}: {step.reason}" if step and not before else ""
+
+    def _part(self, snapshot: Snapshot) -> frozenset[JobKey] | None:
+        """The jobs whose turn it is, in the order of their names; None: all, there are few."""
+        wanted = {key: record.head.wanted for key, record in snapshot.jobs.items()}
+        if sum(wanted.values()) <= LOOKED_AT_MAX:
+            self._from = None
+            return None
+        first, self._from = self._from, None
+        part: list[JobKey] = []
+        count = 0
+        for key in sorted(key for key in wanted if first is None or key >= first):
+            if part and count + wanted[key] > LOOKED_AT_MAX:
+                self._from = key
+                break
+            part.append(key)
+            count += wanted[key]
+        return frozenset(part)

@@ -1,0 +1,140 @@
+"""How much work is waiting for a pool: asked of a URL, or of a command that this node allows.
+
+Whoever may submit a job chooses what is asked, so nothing is trusted. Over HTTP one GET is sent, by
+the daemon itself: no redirect is followed, no cookie, proxy or password is used, and only a number
+ever comes of the answer. A command is run only if the node's settings list it word for word, as a
+user without rights, without a shell, in a session of its own that is killed as a whole. An answer
+is at most 64 KiB and takes at most 10 s.
+"""
+
+import asyncio
+import contextlib
+import os
+import pwd
+import shlex
+import signal
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from ozymandias.model.job import Autoscale, PendingSource
+from ozymandias.ports import SourceFailed
+
+ANSWER_BYTES_MAX = 64 * 2**10
+ASK_SECONDS_MAX = 10.0
+HEADERS = {"User-Agent": "ozymandias-pool", "Accept": "application/json"}
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+
+
+class OutsideWork:
+    """Pending work outside of the cluster. ``commands`` are those that may be run here."""
+
+    def __init__(
+        self,
+        *,
+        commands: tuple[str, ...] = (),
+        user: str = "nobody",
+        ask_seconds_max: float = ASK_SECONDS_MAX,
+    ) -> None:
+        self._allowed = {tuple(shlex.split(command)) for command in commands}
+        self._user = user
+        self._seconds = ask_seconds_max
+
+    async def ask(self, source: Autoscale) -> bytes:
+        try:
+            async with asyncio.timeout(self._seconds):
+                if source.source is PendingSource.URL:
+                    return await self._get(source.target)
+                return await self._run(tuple(shlex.split(source.target)))
+        except TimeoutError:
+            raise SourceFailed(f"no whole answer within {self._seconds:g} s") from None
+
+    async def _get(self, url: str) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=self._seconds)
+        try:
+            async with (
+                aiohttp.ClientSession(
+                    timeout=timeout,
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    trust_env=False,
+                    headers=HEADERS,
+                ) as session,
+                session.get(URL(url), allow_redirects=False) as answer,
+            ):
+                if 300 <= answer.status < 400:
+                    raise SourceFailed(f"HTTP {answer.status}, and redirects are not followed")
+                if answer.status != 200:
+                    raise SourceFailed(f"HTTP {answer.status}")
+                return await _bounded(answer.content)
+        except TimeoutError:
+            raise
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise SourceFailed(_words(error)) from error
+
+    async def _run(self, command: tuple[str, ...]) -> bytes:
+        if command not in self._allowed:
+            raise SourceFailed(
+                "this node does not list the command under [autoscale] commands, word for word"
+            )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                limit=ANSWER_BYTES_MAX,
+                cwd="/",
+                env=ENVIRONMENT,
+                start_new_session=True,
+                **self._whom(),
+            )
+        except (OSError, ValueError) as error:
+            raise SourceFailed(f"the command can't be run: {_words(error)}") from error
+        assert process.stdout is not None
+        try:
+            answer = await _bounded(process.stdout)
+            code = await process.wait()
+        finally:
+            # Whatever happened, nothing of it is left, children included.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.shield(process.wait())
+        if code:
+            raise SourceFailed(f"the command ended with exit code {code}")
+        return answer
+
+    def _whom(self) -> dict[str, Any]:
+        """As a user without rights; a daemon that is not root has none to give away."""
+        if os.geteuid() != 0:
+            return {}
+        try:
+            found = pwd.getpwnam(self._user)
+        except KeyError:
+            raise SourceFailed(f"there is no user {self._user} ([autoscale] user)") from None
+        if found.pw_uid == 0:
+            raise SourceFailed("[autoscale] user is root, and commands are not run as root")
+        return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": ()}
+
+
+async def _bounded(stream: aiohttp.StreamReader | asyncio.StreamReader) -> bytes:
+    """All of it, or SourceFailed as soon as it is too much."""
+    answer = bytearray()
+    while chunk := await stream.read(ANSWER_BYTES_MAX):
+        answer += chunk
+        if len(answer) > ANSWER_BYTES_MAX:
+            raise SourceFailed(f"the answer is over {ANSWER_BYTES_MAX // 1024} KiB")
+    return bytes(answer)
+
+
+def _words(error: Exception) -> str:
+    """Why, in words that hold nothing of an answer."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the host's name is not known"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        return "its certificate is not trusted"
+    if isinstance(error, OSError) and error.strerror:
+        return str(error.strerror).lower()
+    return {"ServerDisconnectedError": "the server hung up"}.get(
+        type(error).__name__, "the answer is not HTTP as it should be"
+    )

@@ -1,0 +1,116 @@
+"""What would be, as people and scripts ask for it: status, what-if, plan with losses."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.api.rig import Cluster
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes of 4G, with a job of six instances of 1G."""
+    with Cluster(tmp_path_factory.mktemp("foresight")) as cluster:
+        path = cluster.job("web", numInstances=6, container={"memory": "1G"})
+        assert cluster.ozy("submit", path).code == 0
+        yield cluster
+
+
+def test_status_alone_shows_the_cluster(running: Cluster) -> None:
+    """Counts by state, what is allocated, and whether the loss of a node is survived."""
+    ran = running.ozy("status")
+    assert (ran.code, ran.err) == (0, "")
+    assert "nodes      3 ready" in ran.out
+    assert "memory     6G of 12G" in ran.out
+    assert "jobs       1 healthy" in ran.out
+    assert "survives the loss of any one node: yes" in ran.out
+    found = running.ozy("status", "-o", "json").document
+    assert found["nodes"] == {"ready": 3} and found["instances"] == {"healthy": 6}
+    assert found["survival"]["survives"] is True and found["survival"]["ways"] == 3
+    assert found["pending"] == []
+
+
+def test_status_of_the_cluster_is_not_watched(running: Cluster) -> None:
+    """--watch is for one job, and says so."""
+    ran = running.ozy("status", "--watch")
+    assert ran.code == 2 and "--watch is for one JOB" in ran.err
+
+
+def test_the_metric_says_what_status_says(running: Cluster) -> None:
+    """1 while the loss of any one node is survived."""
+    text = running.request("GET", "/metrics", token="").body.decode()
+    assert "ozymandias_survives_node_loss 1.0" in text
+
+
+def test_what_if_tells_people(running: Cluster) -> None:
+    """Steps, moves with reasons, the fate of each job, and what waits with the numbers."""
+    ran = running.ozy("what-if", "lose n2; scale web 9; add n4 4G")
+    assert (ran.code, ran.err) == (0, "")
+    assert "lose n2:" in ran.out and "n2 was lost" in ran.out
+    assert "! refused: Job requires 9G of memory but only 8G can be allocated." in ran.out
+    assert "No job would be worse off." in ran.out
+    ran = running.ozy("what-if", "lose n2 n3")
+    assert "web  degrades  6 -> 4" in ran.out
+    assert "2 instances of web would wait: needs 1G of memory" in ran.out
+    assert "Not everything would have a place (web)." in ran.out
+
+
+def test_what_if_tells_scripts(running: Cluster) -> None:
+    """The same as a document; and nothing was changed by asking."""
+    found = running.ozy("what-if", "lose n2", "-o", "json").document
+    assert found["survives"] and found["at_rest"]
+    (step,) = found["steps"]
+    assert {change["from"] for change in step["changes"]} == {"n2"}
+    assert found["jobs"][0]["outcome"] == "survives"
+    assert [node["state"] for node in found["nodes"]] == ["ready", "lost", "ready"]
+    nodes = running.ozy("nodes", "-o", "json").document
+    assert [node["instances"] for node in nodes] == [2, 2, 2]
+
+
+def test_what_cant_be_read_is_pointed_at(running: Cluster) -> None:
+    """Exit code 2, with the column, as text and as a document."""
+    ran = running.ozy("what-if", "lose n2; loose n3")
+    assert ran.code == 2 and "Column 10: there is no step 'loose'. Did you mean lose?" in ran.err
+    ran = running.ozy("what-if", "lose n9", "-o", "json")
+    assert ran.code == 2 and ran.document["column"] == 1
+
+
+def test_plan_foresees_losses(running: Cluster) -> None:
+    """A job that fits now, and what a loss would then mean: of one node, and of any."""
+    path = running.job("db", numInstances=3, container={"memory": "1G"})
+    ran = running.ozy("plan", path, "--lose-any", "1")
+    assert ran.code == 0
+    assert "It fits: 3 to place" in ran.out
+    assert "Survives the loss of any one node: no: " in ran.out
+    ran = running.ozy("plan", path, "--lose-node", "n2", "-o", "json")
+    outcome = ran.document["lose_node"]
+    assert not outcome["survives"]
+    assert sum(row["wanted"] - row["after"] for row in outcome["jobs"]) == 1
+    assert running.ozy("plan", path, "--lose-node", "n9").code == 4
+
+
+def test_the_line_follows_the_cluster(running: Cluster) -> None:
+    """With the other nodes closed a lost one's work has no place, and it says whose."""
+    for name in ("n2", "n3"):
+        assert running.ozy("node", "cordon", name).code == 0
+    try:
+        found = running.ozy("status", "-o", "json").document["survival"]
+        assert found["survives"] is False
+        assert found["text"].startswith("survives the loss of any one node: no: web-")
+        assert sum(row["wanted"] - row["after"] for row in found["worst"]["hurt"]) > 0
+    finally:
+        for name in ("n2", "n3"):
+            assert running.ozy("node", "uncordon", name).code == 0
+    assert running.ozy("status", "-o", "json").document["survival"]["survives"] is True
+
+
+def test_the_state_is_exported_and_replayed(running: Cluster) -> None:
+    """A file of the running cluster, replayed without it; the token's environment stays at home."""
+    path = running.folder / "state.json"
+    ran = running.ozy("replay", "--export", str(path))
+    assert (ran.code, ran.err) == (0, "") and "runs the scheduler over it" in ran.out
+    assert b"key-of-n1" not in path.read_bytes()
+    ran = running.ozy("replay", str(path), "-o", "json")
+    assert ran.code == 0 and ran.document["same"]
+    assert running.ozy("replay", str(path), "--with-environment").code == 2
+    assert running.ozy("replay", str(running.folder / "none.json")).code == 2

@@ -1,0 +1,58 @@
+"""Freeze windows through `ozy` and the API: set, seen, obeyed, overridden."""
+
+import json
+
+from tests.integration.api.rig import Cluster, until
+from tests.integration.api.test_nodes import places, status, web
+
+
+def test_windows_are_set_listed_and_removed(own_cluster: Cluster) -> None:
+    """For people and for scripts, with what makes no sense refused."""
+    ozy = own_cluster.ozy
+    assert "No freeze windows" in ozy("freeze").out
+    added = ozy(
+        *("freeze", "add", "nights", "--from", "22:00", "--to", "06:00", "--weekdays", "mon-fri"),
+        *("--timezone", "Europe/Berlin", "--reason", "nobody looks"),
+    )
+    assert added.code == 0, added.err
+    words = "Freeze window nights, 22:00 to 06:00 Europe/Berlin, mon-fri: nobody looks."
+    assert added.out.strip() == words
+    assert "nights  " in ozy("freeze").out
+    (row,) = ozy("freeze", "-o", "json").document["items"]
+    assert (row["from"], row["to"], row["weekdays"]) == ("22:00", "06:00", "mon-fri")
+    for arguments, words in (
+        (("--from", "25:00", "--to", "06:00"), "not a time of day"),
+        (("--from", "06:00", "--to", "06:00"), "no minute of the week free"),
+        (("--from", "06:00", "--to", "22:00", "--weekdays", "someday"), "is not a weekday"),
+        (("--from", "06:00", "--to", "22:00", "--timezone", "Berlin"), "no time zone 'Berlin'"),
+    ):
+        refused = ozy("freeze", "add", "other", *arguments)
+        assert refused.code == 2 and words in refused.err, refused.err
+    assert ozy("freeze", "remove", "other").code == 4
+    assert "Freeze window nights is gone." in ozy("freeze", "remove", "nights").out
+    until(lambda: "freeze window nights is gone (by " in ozy("events").out, 10)
+
+
+def test_a_change_in_a_freeze_waits_unless_a_reason_is_given(own_cluster: Cluster) -> None:
+    """The version is taken at once; why, status and submit say what it waits for."""
+    ozy, ask = own_cluster.ozy, own_cluster.request
+    assert ask("POST", "/v1/jobs", web()).status == 201
+    until(lambda: places(own_cluster, "web") == ["n1", "n2", "n3"], 20)
+    assert ozy("freeze", "now", "--for", "2h", "--reason", "a demo").code == 0
+    file = own_cluster.folder / "web.yaml"
+    file.write_bytes(web(memory="128M"))
+    waits = ozy("submit", str(file))
+    assert waits.code == 0, waits.err
+    assert "frozen by now until" in waits.out and "--override-freeze" in waits.out
+    assert "waits: frozen by now until" in ozy("status", "web").out
+    assert "The change waits: it is frozen by now until" in ozy("why", "web").out
+    found = status(own_cluster, "web")
+    assert found["version"] == 2 and {i["version"] for i in found["instances"]} == {1}
+    done = ozy("submit", str(file), "--override-freeze", "CVE-1", "--timeout", "60")
+    assert done.code == 0 and "is up: 3 of 3" in done.out, done.out + done.err
+    lines = [json.loads(line) for line in own_cluster.audit_file.read_text().splitlines()]
+    assert lines[-1]["after"]["override_freeze"] == "CVE-1"
+    until(lambda: "not waiting for the end of a freeze (CVE-1)" in ozy("events").out, 10)
+    assert "frozen by now" in ozy("restart", "web").out
+    assert ozy("freeze", "remove", "now").code == 0
+    until(lambda: status(own_cluster, "web")["up_to_date"] == 3, 30)

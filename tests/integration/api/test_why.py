@@ -1,0 +1,99 @@
+"""Why and why not, as people and scripts ask for it, against running daemons."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.api.rig import Cluster, until
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes of 4G: web has three instances of 1G, and big one of 3G."""
+    with Cluster(tmp_path_factory.mktemp("why")) as cluster:
+        path = cluster.job("web", numInstances=3, container={"memory": "1G"})
+        assert cluster.ozy("submit", path).code == 0
+        path = cluster.job("big", numInstances=1, container={"memory": "3G"})
+        assert cluster.ozy("submit", path).code == 0
+        yield cluster
+
+
+def test_why_an_instance_is_where_it_is(running: Cluster) -> None:
+    """Filters and terms of every node at the moment of the decision, for people."""
+    ran = running.ozy("why", "web-1")
+    assert (ran.code, ran.err) == (0, "")
+    node = running.ozy("ps", "web", "-o", "json").document[1]["node"]
+    assert "Decision n1/0" in ran.out
+    (chosen,) = [line for line in ran.out.splitlines() if line.startswith(f"{node} *  1 ")]
+    assert "same_job 0, memory_after 0.25, below_target 1" in chosen
+
+
+def test_why_an_instance_for_scripts(running: Cluster) -> None:
+    """The recorded score comes out again, and every node has its rank."""
+    found = running.ozy("why", "big-0", "-o", "json").document
+    decision = found["decision"]
+    assert decision["exact"] and decision["nodes_total"] == 3
+    assert [row["rank"] for row in decision["nodes"]] == [1, 2, 3]
+    assert [row["chosen"] for row in decision["nodes"]] == [True, False, False]
+    assert decision["nodes"][0]["terms"]["memory_after"] == 1.0
+
+
+def test_the_record_is_of_the_moment_not_of_now(running: Cluster) -> None:
+    """A node that is closed afterwards was open when the decision was made."""
+    assert running.ozy("node", "cordon", "n3").code == 0
+    try:
+        found = running.ozy("why", "web-0", "-o", "json").document["decision"]
+        assert all(not row["against"] for row in found["nodes"])
+    finally:
+        assert running.ozy("node", "uncordon", "n3").code == 0
+
+
+def test_why_not_there(running: Cluster) -> None:
+    """What is short with numbers, and what would let it, tried out."""
+    node = running.ozy("ps", "big", "-o", "json").document[0]["node"]
+    ran = running.ozy("why-not", "big", node)
+    assert (ran.code, ran.err) == (0, "")
+    assert f"Another instance of big can't go to {node}: it is 3G of memory short" in ran.out
+    found = running.ozy("why-not", "web", node, "-o", "json").document
+    assert found["node"] == node and len(found["nodes"]) == 3
+    assert running.ozy("why-not", "web", "n9").code == 4
+    assert running.ozy("why-not", "nobody", "n1").code == 4
+
+
+def test_why_not_suggests_what_does(running: Cluster) -> None:
+    """A cordoned node would take it if it were not."""
+    full = running.ozy("ps", "big", "-o", "json").document[0]["node"]
+    node = next(name for name in ("n1", "n2") if name != full)
+    assert running.ozy("node", "cordon", node).code == 0
+    try:
+        ran = running.ozy("why-not", "web", node)
+        assert "it is cordoned." in ran.out and f"It could if you uncordon {node}." in ran.out
+    finally:
+        assert running.ozy("node", "uncordon", node).code == 0
+
+
+def test_a_decision_is_exported_and_replayed(running: Cluster) -> None:
+    """What it was made on as a file; without a cluster it comes out the same."""
+    path = running.folder / "decision.json"
+    ran = running.ozy("replay", "--export", str(path), "--decision", "n1/0")
+    assert ran.code == 0, ran.err
+    ran = running.ozy("replay", str(path))
+    assert ran.code == 0 and "web-0 on " in ran.out
+    assert "The same plan as where the file was written." in ran.out
+    assert running.ozy("replay", "--export", "-", "--decision", "n1/99").code == 4
+
+
+def test_pending_comes_with_suggestions(own_cluster: Cluster) -> None:
+    """A job that lost its places is told what would give it all of them."""
+    path = own_cluster.job("web", numInstances=6, container={"memory": "1G"})
+    assert own_cluster.ozy("submit", path).code == 0
+    for name in ("n1", "n2"):
+        assert own_cluster.ozy("node", "cordon", name).code == 0
+    own_cluster.ozy("node", "drain", "n3", "--force", "--deadline", "1s", "--detach")
+
+    def suggested() -> bool:
+        found = own_cluster.ozy("why", "web", "-o", "json").document
+        return {"uncordon": "n1"} in [row["change"] for row in found["suggestions"]]
+
+    until(suggested, 60)
+    assert "would have a place if you uncordon n1." in own_cluster.ozy("why", "web").out

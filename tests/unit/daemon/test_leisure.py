@@ -1,0 +1,51 @@
+"""What can wait is looked for in parts, and said once."""
+
+from dataclasses import replace
+
+from ozymandias.core.arbiter import Leisure
+from ozymandias.daemon.leisure import LOOKED_AT_MAX, Pace
+from ozymandias.model.node import NodeName
+from ozymandias.model.settings import RebalanceMode
+from ozymandias.model.snapshot import Snapshot
+from tests.unit.core.builders import cluster, job, key, node, settled, submitted
+
+NOW = 1000.0
+
+
+def crowded(*names: str) -> Snapshot:
+    """Two instances of each job on one node, and another node that has joined since."""
+    snapshot = settled(submitted(cluster(n1="100G"), *(job(name, 2) for name in names)))
+    return replace(
+        snapshot,
+        nodes={**snapshot.nodes, NodeName("n2"): node("n2", "100G")},
+        settings=replace(snapshot.settings, rebalance=RebalanceMode.SUGGEST),
+    )
+
+
+def larger(snapshot: Snapshot, name: str) -> Snapshot:
+    """A job wants so many instances that it takes a whole look; they are not there yet."""
+    record = snapshot.jobs[key(name)]
+    head = replace(record.head, wanted=LOOKED_AT_MAX)
+    return replace(snapshot, jobs={**snapshot.jobs, key(name): replace(record, head=head)})
+
+
+def said(pace: Pace, snapshot: Snapshot, looks: int) -> list[bool]:
+    return [bool(pace.suggestion(snapshot, Leisure(), NOW)) for _ in range(looks)]
+
+
+def test_a_suggestion_is_news_once() -> None:
+    """As long as something would be moved, it is not said again; once it is over, it may be."""
+    pace, snapshot = Pace(), crowded("web")
+    assert said(pace, snapshot, 3) == [True, False, False]
+    alone = replace(snapshot, nodes={NodeName("n1"): snapshot.nodes[NodeName("n1")]})
+    assert said(pace, alone, 1) == [False]
+    assert said(pace, snapshot, 2) == [True, False]
+
+
+def test_a_large_cluster_is_looked_at_part_by_part() -> None:
+    """What is in the second part is found by the second look, and is no news in the next round."""
+    pace, snapshot = Pace(), larger(crowded("a", "b"), "a")
+    assert said(pace, snapshot, 6) == [False, True, False, False, False, False]
+    alone = replace(snapshot, nodes={NodeName("n1"): snapshot.nodes[NodeName("n1")]})
+    assert said(pace, alone, 2) == [False, False]  # a whole round without
+    assert said(pace, snapshot, 2) == [False, True]

@@ -1,0 +1,94 @@
+"""Tables that share: like dicts to whoever reads, whatever was made from them since."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ozymandias.model.assignments import Assignments, sums_of
+from ozymandias.model.instance import Assignment, Group, Slots, SlotState
+from ozymandias.model.job import JobKey, JobName, Namespace
+from ozymandias.model.node import Demand, HostPort, NodeName
+from ozymandias.model.tables import Pairs, Table
+
+NUMBERS = st.dictionaries(st.integers(0, 300), st.none() | st.integers(), max_size=150)
+PAIRS = st.tuples(
+    st.sampled_from([NodeName(f"n{i}") for i in range(4)]),
+    st.sampled_from([JobKey(Namespace("default"), JobName(f"j{i}")) for i in range(4)]),
+)
+GROUPS = st.builds(
+    Group,
+    uid=st.sampled_from(["a", "b"]),
+    version=st.integers(1, 2),
+    state=st.sampled_from(SlotState),
+    slots=st.builds(Slots.of, st.sets(st.integers(0, 9), min_size=1)),
+    demand=st.builds(
+        Demand,
+        memory_bytes=st.integers(0, 5),
+        disk_bytes=st.integers(0, 5),
+        host_ports=st.sampled_from([(), (HostPort(port=80),)]),
+    ),
+)
+
+
+def laid_over(before: dict, changes: dict) -> dict:  # type: ignore[type-arg]
+    both = {**before, **changes}
+    return {key: value for key, value in both.items() if value is not None}
+
+
+@given(st.lists(NUMBERS, max_size=8))
+def test_a_table_is_the_dict_it_stands_for(steps: list[dict[int, int | None]]) -> None:
+    """After any changes it reads as a dict with them would, and so do all tables before it."""
+    table: Table[int, int] = Table.of({})
+    expected: dict[int, int] = {}
+    made = [(table, expected)]
+    for step in steps:
+        table, expected = table.changed(step), laid_over(expected, step)
+        made.append((table, expected))
+    for found, wanted in made:
+        assert found == wanted and len(found) == len(wanted)
+        assert dict(found.items()) == wanted and set(found) == set(found.keys()) == set(wanted)
+        assert all((number in found) == (number in wanted) for number in range(300))
+
+
+@given(st.lists(st.dictionaries(PAIRS, st.none() | st.integers()), max_size=8))
+def test_pairs_are_found_by_node_and_by_job(steps: list[dict[tuple, int | None]]) -> None:  # type: ignore[type-arg]
+    """Rows of either kind hold the same entries, and a difference names the pairs that differ."""
+    table: Pairs[int] = Pairs.of({})
+    expected: dict = {}  # type: ignore[type-arg]
+    for step in steps:
+        before, table = table, table.changed(step)
+        wanted = laid_over(expected, step)
+        differ = {p for p in {*expected, *wanted} if expected.get(p) != wanted.get(p)}
+        assert differ <= set(before.difference(table)) <= set(step)
+        expected = wanted
+        assert dict(table.items()) == dict(table) == expected and len(table) == len(expected)
+        by_node = {(n, j): v for n, row in table.by_node.items() for j, v in row.items()}
+        by_job = {(n, j): v for j, row in table.by_job.items() for n, v in row.items()}
+        assert by_node == by_job == expected
+        assert all(table.by_node.values()) and all(row for _, row in table.by_job.items())
+
+
+@given(st.lists(st.dictionaries(PAIRS, st.lists(GROUPS, max_size=3)), max_size=8))
+def test_rows_of_assignments_know_their_sums(steps: list[dict[tuple, list[Group]]]) -> None:  # type: ignore[type-arg]
+    """What follows change by change is what adding up all of a node or of a job gives."""
+    table = Assignments.of({})
+    for step in steps:
+        table = table.changed(
+            {
+                pair: Assignment(node=pair[0], job=pair[1], groups=tuple(groups))
+                if groups
+                else None
+                for pair, groups in step.items()
+            }
+        )
+    for node, row in table.by_node.items():
+        assert (table.on(node).held, table.on(node).promised) == sums_of(row.values())
+    for job, column in table.by_job.items():
+        live = [
+            slot
+            for assignment in column.values()
+            for group in assignment.groups
+            if group.state is not SlotState.STOPPING
+            for slot in group.slots
+        ]
+        assert table.of_job(job).live == len(live)
+        assert all(number > 0 for number in table.of_job(job).kinds.values())
