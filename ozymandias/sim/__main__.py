@@ -11,13 +11,12 @@ Exit codes: 0 nothing was violated, 1 something was, 2 bad usage, 130 interrupte
 
 import argparse
 import itertools
-import logging
 import os
 import signal
 import sys
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 
 from ozymandias.sim.page import render
@@ -119,21 +118,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _interrupt(number: int, frame: object) -> None:
-    """Nobody wants to hear of each task and coroutine of the life that is thrown away with it."""
-    logging.getLogger("asyncio").disabled = True
-    warnings.simplefilter("ignore")
-    raise KeyboardInterrupt
+@contextmanager
+def _ends_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process where it is: nothing outside of it was made that must be put back.
+
+    An exception, raised wherever the life happens to be, would make noise of each of its tasks.
+    """
+
+    def end(number: int, frame: object) -> None:
+        os.write(sys.stdout.fileno(), b"\ninterrupted\n")
+        os._exit(130)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _replay(options: argparse.Namespace, schedule: Schedule) -> int:
-    signal.signal(signal.SIGINT, _interrupt)
-    say(f"seed {schedule.seed}: {schedule.options}")
-    outcome = run(schedule, keeps_story=options.story or bool(options.html))
-    if outcome.violations and options.shrink:
-        say(f"{outcome.violations[0]}\nshrinking {len(schedule.steps)} steps ...")
-        schedule, outcome = shrink(schedule, outcome, say)
-        say("what is left: " + ", ".join(f"{s.at:.1f} s {s.kind}" for s in schedule.steps))
+    with _ends_at_once():
+        say(f"seed {schedule.seed}: {schedule.options}")
+        outcome = run(schedule, keeps_story=options.story or bool(options.html))
+        if outcome.violations and options.shrink:
+            say(f"{outcome.violations[0]}\nshrinking {len(schedule.steps)} steps ...")
+            schedule, outcome = shrink(schedule, outcome, say)
+            say("what is left: " + ", ".join(f"{s.at:.1f} s {s.kind}" for s in schedule.steps))
     if outcome.violations or options.story:
         tell(outcome, whole=options.story)
     if options.html:
