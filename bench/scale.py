@@ -12,11 +12,12 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from bench.figure import report
 from bench.scaling.shapes import PER_NODE, SHAPES, Size, node_name
 from bench.scaling.world import World, world
+from ozymandias.model.record import replace
 
 GIGABYTE = 1e9
 PEER_INSTANCES = 10  # of each job when peers race
@@ -54,8 +55,8 @@ def million(size: Size, shape: str, *, then: Callable[[Size, World], None] | Non
     limit = measure_limit(size, size.instances, SHAPES[shape])
     with world(peers=1, nodes=size.nodes) as cluster:
         peer, nodes = cluster.peers[0], cluster.simulated
-        nodes.ask("report")
-        nodes.tell("until", healthy=wanted)
+        if size.is_beside:
+            nodes.ask("report")
         etcd = cluster.etcd_cpu_seconds()
         done = peer.ask(
             "submit",
@@ -82,9 +83,12 @@ def million(size: Size, shape: str, *, then: Callable[[Size, World], None] | Non
         ours, theirs = 1e6 * done["cpu_seconds"] / placed, 1e6 * etcd / placed
         how = f"{ours:.1f} against {theirs:.1f} µs per placement"
         report(f"{name}: CPU / etcd's", ours / max(theirs, 1e-9), "", 1.0, how)
-        told = nodes.answer()
+        if not size.is_beside:
+            nodes.ask("report")
+        told = nodes.ask("until", healthy=wanted)
         how = f"{told['transactions']} transactions of statuses, {told['cpu_seconds']:.0f} s of CPU"
-        report(f"{name}: all reported running", told["seconds"], "s", 300.0, how)
+        told_seconds = seconds + told["seconds"]
+        report(f"{name}: all reported running", told_seconds, "s", 300.0, how)
         count = peer.ask("count", revision=told["revision"])
         how = f"live {count['live']}, healthy {count['healthy']} by its mirror"
         is_whole = count["live"] == wanted
@@ -218,6 +222,7 @@ def followers(size: Size) -> None:
 
 # The command line -------------------------------------------------------------------------------
 
+SIZES = [field for field in fields(Size) if field.type is not bool]
 PARTS = ("million", "loss", "singles", "peers", "growth", "followers")
 
 
@@ -226,11 +231,14 @@ def main() -> None:
     parser.add_argument("--factor", type=float, default=1.0, help="of all sizes, e.g. 0.1")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=tuple(SHAPES))
-    for field in fields(Size):
+    for field in SIZES:
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=float, default=None)
+    parser.add_argument(
+        "--beside", action="store_true", help="nodes report while jobs are still being placed"
+    )
     given = parser.parse_args()
-    size = Size.scaled(given.factor)
-    for field in fields(Size):
+    size = replace(Size.scaled(given.factor), is_beside=given.beside)
+    for field in SIZES:
         value = getattr(given, field.name)
         if value is not None:
             value = value if field.type is float else int(value)

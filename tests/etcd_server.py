@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 READY_SECONDS = 30.0
@@ -171,7 +171,7 @@ class EtcdCluster:
             "--log-level=warn",
             *self._options,
         ]
-        with self._log_file(member).open("ab") as log:
+        with self._log_file(member).open("ab") as log, _undisturbed():
             self._processes[member] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
@@ -198,6 +198,19 @@ class EtcdCluster:
 
     def _log(self, member: int) -> str:
         return self._log_file(member).read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Who is told to end hears of it once the process just begun is known, and so can be ended.
+
+    Left alone it would write on, into a directory that is being removed.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -7,7 +7,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Protocol
 
 import pytest
@@ -24,6 +23,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import ContainerState, ObservedPod, Pod, PodId
+from ozymandias.model.record import replace
 from ozymandias.ports import ImageMissing, Runtime, RuntimeFailed
 
 WAIT_SECONDS = 15.0

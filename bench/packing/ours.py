@@ -8,8 +8,6 @@ them out and asserts that no node is promised beyond what it has.
     all at once   every job is known and nothing is placed, as when a cluster comes back
 """
 
-from dataclasses import replace
-
 from bench.packing.clusters import Cluster, Machine, Packing, Work
 from ozymandias.core.apply import apply
 from ozymandias.core.routes import Names
@@ -32,6 +30,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem
 

@@ -29,6 +29,7 @@ class Size:
     lost_nodes: int
     followers: int
     limit_seconds: float  # of each measurement of the limit
+    is_beside: bool = False  # nodes report while jobs are still being placed, not afterwards
 
     @classmethod
     def scaled(cls, factor: float) -> "Size":

@@ -12,11 +12,12 @@ anyway.
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ozymandias.model.job import JobHead, JobKey, JobRecord, JobVersion
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import (
     CHANGED_MEANWHILE,

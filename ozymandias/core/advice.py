@@ -7,7 +7,6 @@ leaves the job with all that it wants is told.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ozymandias.core.attempt import Attempt
@@ -19,6 +18,7 @@ from ozymandias.core.suggest import suggestions_for
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Container, Job, JobKey, JobRecord, Neighbour, PlacementRules
 from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import parse_size
 from ozymandias.problems import Suggestion

@@ -10,16 +10,16 @@ Totals may shrink on a node that is over its limit (its capacity was lowered); t
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from ozymandias.model.assignments import Assignments, sums_of
 from ozymandias.model.instance import Assignment, Group, JobStatus, Slots, SlotState
 from ozymandias.model.job import JobKey, JobRecord
-from ozymandias.model.node import Demand, HostPort, Ledger, Node, NodeName, Totals
+from ozymandias.model.node import Demand, HostPort, Ledger, Node, NodeName, Resources, Totals
 from ozymandias.model.plan import JobChange, Plan, Step
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Pair, Pairs, Sheet, Table, swapped
+from ozymandias.model.tables import Pair, Pairs, Sheet, Table
 
 LIVE = frozenset({SlotState.RUNNING, SlotState.WAITING})
 
@@ -77,7 +77,11 @@ def _forgotten(statuses: Pairs[JobStatus], dead: Iterable[NodeName]) -> Pairs[Jo
 def _edited_assignments(assigned: Assignments, steps: Iterable[Step]) -> Assignments:
     by_pair: dict[Pair, list[Step]] = {}
     for step in steps:
-        by_pair.setdefault((step.node, step.job), []).append(step)
+        pair = (step.node, step.job)
+        if pair in by_pair:
+            by_pair[pair].append(step)
+        else:
+            by_pair[pair] = [step]
     updates: dict[Pair, Assignment | None] = {}
     for pair, edits in by_pair.items():
         groups = _edited_groups(assigned.get(pair), edits)
@@ -87,6 +91,8 @@ def _edited_assignments(assigned: Assignments, steps: Iterable[Step]) -> Assignm
 
 
 def _edited_groups(before: Assignment | None, steps: Sequence[Step]) -> tuple[Group, ...]:
+    if before is None and len(steps) == 1 and steps[0].before is None:
+        return _first_group(steps[0])
     slots = _by_kind(before.groups if before else ())
     for step in steps:
         changed = set(step.slots)
@@ -103,6 +109,24 @@ def _edited_groups(before: Assignment | None, steps: Sequence[Step]) -> tuple[Gr
                 raise AssertionError(f"{_name(step)} is on {step.node} already: {step}")
             there |= changed
     return _groups(slots)
+
+
+def _first_group(step: Step) -> tuple[Group, ...]:
+    """What nearly every step makes: the first slots of a job on a node."""
+    numbers = tuple(sorted(set(step.slots)))
+    if len(numbers) != len(step.slots):
+        raise AssertionError(f"a slot is named twice: {step}")
+    if step.after is None or not numbers:
+        return ()
+    group = Group(
+        uid=step.uid,
+        version=step.version,
+        generation=step.generation,
+        state=step.after,
+        slots=Slots(numbers),
+        demand=step.demand,
+    )
+    return (group,)
 
 
 def _name(step: Step) -> str:
@@ -187,7 +211,7 @@ def _rewritten_nodes(
         if name in plan.dead and node.is_alive:
             raise AssertionError(f"{name} is alive and can't be declared dead")
         row = assigned.on(name)
-        ledger = swapped(node.ledger, held=row.held, promised=row.promised, commit=commit)
+        ledger = replace(node.ledger, held=row.held, promised=row.promised, commit=commit)
         if change := changes.get(name):
             ledger = replace(
                 ledger,
@@ -199,26 +223,30 @@ def _rewritten_nodes(
             ledger = replace(ledger, displaced=plan.displaced[name])
         if name in gains:
             _check_capacity(name, node.ledger, ledger)
-        nodes[name] = swapped(node, ledger=ledger)
+        nodes[name] = replace(node, ledger=ledger)
     return Sheet.laid_over(snapshot.nodes, nodes) if nodes else snapshot.nodes
 
 
 def _check_capacity(name: NodeName, before: Ledger, after: Ledger) -> None:
-    limit = after.allocatable
     for what, old, new in (
         ("hold", before.held, after.held),
         ("promise", before.promised, after.promised),
     ):
-        for unit in ("memory_bytes", "disk_bytes", "cpu_millis"):
-            if unit == "cpu_millis" and not limit.cpu_millis:
-                continue  # it is not counted there
-            amount = getattr(new.resources, unit)
-            if amount > max(getattr(limit, unit), getattr(old.resources, unit)):
-                raise AssertionError(
-                    f"{name} would {what} {amount} {unit} of {getattr(limit, unit)}"
-                )
+        if not after.has_room_for(new.resources):
+            limit = after.allocatable
+            _check_growth(f"{name} would {what}", limit, old.resources, new.resources)
         if new.host_ports and (twice := _doubled(new.host_ports) - _doubled(old.host_ports)):
             raise AssertionError(f"{name} would {what} host port {next(iter(twice))} twice")
+
+
+def _check_growth(what: str, limit: Resources, old: Resources, new: Resources) -> None:
+    """Beyond the limit an amount may be what it was, or less."""
+    for unit in ("memory_bytes", "disk_bytes", "cpu_millis"):
+        if unit == "cpu_millis" and not limit.cpu_millis:
+            continue  # it is not counted there
+        amount = getattr(new, unit)
+        if amount > max(getattr(limit, unit), getattr(old, unit)):
+            raise AssertionError(f"{what} {amount} {unit} of {getattr(limit, unit)}")
 
 
 def _doubled(ports: tuple[HostPort, ...]) -> Counter[HostPort]:

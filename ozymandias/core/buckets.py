@@ -16,7 +16,6 @@ from ozymandias.model.instance import (
     Assignment,
     InstanceState,
     SlotState,
-    instances_of,
 )
 from ozymandias.model.job import JobHead, JobKey, JobKind, JobRecord
 from ozymandias.model.node import NodeName
@@ -102,7 +101,7 @@ def sort_job(
     head = record.head if record else None
     buckets = Buckets()
     for assignment in assignments_of(snapshot, key) if assignments is None else assignments:
-        for assigned in instances_of(assignment):
+        for assigned in assignment.instances:
             _bucket(snapshot, buckets, assigned, head).append(assigned)
     return buckets
 
@@ -164,4 +163,4 @@ def per_node(instances: Iterable[Assigned]) -> Counter[NodeName]:
 
 def free_slots(used: Collection[int]) -> Iterator[int]:
     """The lowest numbers that are nowhere in use, for ever."""
-    return (number for number in count() if number not in used)
+    return (number for number in count() if number not in used) if used else count()

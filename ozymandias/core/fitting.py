@@ -6,7 +6,6 @@ no end of it.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ozymandias import problems
 from ozymandias.core.attempt import Attempt, counted, why_closed
@@ -17,6 +16,7 @@ from ozymandias.core.suggest import suggestions_for
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import Demand, Node, NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.units import format_cores, format_size
 from ozymandias.problems import Kind, NodeShortfall, Problem, Suggestion
 

@@ -21,7 +21,7 @@ from ozymandias.core.buckets import Buckets, assignments_by_job, is_system, sort
 from ozymandias.core.budget import budget_of
 from ozymandias.core.edits import stop
 from ozymandias.core.layout import Cost, Layout
-from ozymandias.model.instance import Assigned, SlotState, instances_of
+from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobRecord, Move
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
@@ -53,7 +53,7 @@ def leaving(snapshot: Snapshot) -> Iterator[Assigned]:
     for key in moving_jobs(snapshot):
         move = snapshot.jobs[key].head.move
         assignment = snapshot.assignments.get((NodeName(move.node), key)) if move else None
-        for assigned in instances_of(assignment) if assignment else ():
+        for assigned in assignment.instances if assignment else ():
             if move and assigned.slot == move.slot and assigned.state is not SlotState.STOPPING:
                 yield assigned
 

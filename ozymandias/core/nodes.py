@@ -6,12 +6,12 @@ afterwards by whichever peer comes first: `core/drain.py`, `core/system.py`.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from difflib import get_close_matches
 
 from ozymandias import problems
 from ozymandias.model.node import Drain, Ledger, Node, NodeName
 from ozymandias.model.plan import NodeChange, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem
 

@@ -8,7 +8,7 @@ shows is what the scheduler will do, and in that order; only how long it takes i
 
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 from ozymandias.core.apply import LIVE, apply, touched
@@ -29,11 +29,11 @@ from ozymandias.model.instance import (
     InstanceStatus,
     JobStatus,
     SlotState,
-    instances_of,
 )
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import Drain, Ledger, Node, NodeName, Presence
 from ozymandias.model.plan import Pending, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Pairs
 from ozymandias.problems import Problem
@@ -60,7 +60,7 @@ def _all_well(assignment: Assignment | None) -> JobStatus | None:
     """What a node would say of a job of which everything that runs is healthy."""
     if assignment is None:
         return None
-    found = instances_of(assignment)
+    found = assignment.instances
     return JobStatus(
         node=assignment.node,
         job=assignment.job,
@@ -246,7 +246,7 @@ def _live(snapshot: Snapshot, pairs: frozenset[Pair]) -> dict[InstanceId, NodeNa
         a.instance: a.node
         for pair in pairs
         if pair in snapshot.assignments
-        for a in instances_of(snapshot.assignments[pair])
+        for a in snapshot.assignments[pair].instances
         if a.state in LIVE
     }
 

@@ -24,6 +24,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from ozymandias.core.inventory import RING, spot_of, start_of
 from ozymandias.core.rooms import NOW, UNCOUNTED, Room, Rooms
 from ozymandias.core.rules import NO_RULES, Rules, at_home
@@ -66,8 +68,7 @@ class Ask:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """One instance's place, and why there."""
 
     node: NodeName

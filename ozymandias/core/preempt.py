@@ -41,7 +41,7 @@ from ozymandias.core.rules import Rules, rules_of
 from ozymandias.core.system import keep_places
 from ozymandias.core.upkeep import starved_first
 from ozymandias.core.victims import Candidate, fewest
-from ozymandias.model.instance import Assigned, InstanceId, SlotState, instances_of
+from ozymandias.model.instance import Assigned, InstanceId, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobName, JobRecord, Namespace
 from ozymandias.model.node import Demand, Displaced, NodeName
 from ozymandias.model.plan import Edit, Plan
@@ -147,7 +147,7 @@ class Displacing:
             if key in lower and name in self._rooms:
                 candidates.setdefault(name, []).extend(
                     Candidate(assigned=a, priority=lower[key], is_ready=_serves(snapshot, a))
-                    for a in instances_of(assignment)
+                    for a in assignment.instances
                     if a.state is not SlotState.STOPPING and a.instance not in spared
                 )
         for found_here in candidates.values():

@@ -11,10 +11,11 @@ when another class has lasted: an idle cluster writes nothing. A node that joins
 Times are on the node's own clock.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ozymandias.model.host import HostFacts
 from ozymandias.model.node import Load
+from ozymandias.model.record import replace
 from ozymandias.model.units import format_size
 
 TAINT_SECONDS = 10.0  # a limit crossed for so long taints

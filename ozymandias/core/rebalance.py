@@ -16,7 +16,7 @@ move by whichever peer comes first. In a freeze window no move begins.
 """
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ozymandias.core.buckets import assignments_by_job, free_slots, is_system, sort_job
 from ozymandias.core.drain import jobs_on_drained, keeps_volumes
@@ -32,6 +32,7 @@ from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobKey, JobRecord, Move, OnPartition
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.settings import RebalanceMode, Rebalancing
 from ozymandias.model.snapshot import Snapshot
 

@@ -42,7 +42,6 @@ from ozymandias.model.instance import (
     InstanceId,
     Slots,
     SlotState,
-    instances_of,
 )
 from ozymandias.model.job import Job, JobKey, JobRecord, NetworkMode
 from ozymandias.model.node import Demand, Node
@@ -106,7 +105,7 @@ def make_way(
         cpu_limit=cpu_limit(limit),
     )
     here, stopping, absent = frozenset(found), set[InstanceId](), list[Assigned]()
-    for assigned in (a for key in sorted(assignments) for a in instances_of(assignments[key])):
+    for assigned in (a for key in sorted(assignments) for a in assignments[key].instances):
         if assigned.state is SlotState.RUNNING and pod_id(assigned) not in here:
             absent.append(assigned)
             continue
@@ -132,7 +131,7 @@ def _with_waiting(assignment: Assignment, pods: AbstractSet[PodId]) -> Assignmen
             slots=Slots.of([a.slot]),
             demand=a.demand,
         )
-        for a in instances_of(assignment)
+        for a in assignment.instances
     )
     return Assignment(node=assignment.node, job=assignment.job, groups=merged(groups))
 

@@ -6,7 +6,6 @@ As in `core/runs.py`: where nothing has to be given up, for none of the jobs, th
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import replace
 
 from ozymandias.core.buckets import free_slots, is_current
 from ozymandias.core.edits import new_instance
@@ -17,8 +16,9 @@ from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobRecord
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Pair, Sheet, swapped
+from ozymandias.model.tables import Pair, Sheet
 
 
 def moved_in_runs(
@@ -82,8 +82,8 @@ def _with(
             ledger.held.plus(demand, run.count),
             ledger.promised.plus(demand, run.count),
         )
-        after = swapped(ledger, held=held, promised=promised)
-        changed[run.node] = swapped(node, ledger=after)
+        after = replace(ledger, held=held, promised=promised)
+        changed[run.node] = replace(node, ledger=after)
     return Sheet.laid_over(nodes, changed)
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ozymandias.model.instance import Assigned, Assignment, SlotState, instances_of
+from ozymandias.model.instance import Assigned, Assignment, SlotState
 from ozymandias.model.job import DEFAULT_NAMESPACE, Job, JobKey, JobRecord, Protocol
 from ozymandias.model.routing import DnsRecord, Route, RouteTable, Upstream
 from ozymandias.model.snapshot import Snapshot
@@ -130,7 +130,7 @@ def _healthy(snapshot: Snapshot) -> dict[JobKey, list[tuple[Assigned, str]]]:
 
 def healthy_of(assignment: Assignment, snapshot: Snapshot) -> Iterator[tuple[Assigned, str]]:
     """The instances of an assignment that may get traffic: running, healthy, with an address."""
-    for assigned in instances_of(assignment):
+    for assigned in assignment.instances:
         if assigned.state is SlotState.RUNNING:
             status = snapshot.status(assigned)
             if status is not None and status.healthy and status.address:

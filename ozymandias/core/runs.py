@@ -45,23 +45,26 @@ def place_runs(
 
 def _placement(node: Node, ask: Ask, same: int, number: int, before: int) -> Placement:
     """In the words that the first of the run would be given, after ``before`` others."""
-    ledger, limit = node.ledger, node.ledger.allocatable
+    ledger, demand = node.ledger, ask.demand
     used, held = ledger.promised.resources, ledger.held.resources
-    memory = ask.demand.memory_bytes
-    free = limit.memory_bytes - max(used.memory_bytes, held.memory_bytes) - before * memory
-    share = (used.memory_bytes + (before + 1) * memory) / max(1, limit.memory_bytes)
-    cores = used.cpu_millis + before * ask.demand.cpu_millis
+    memory, limit = demand.memory_bytes, ledger.capacity.memory_bytes - ledger.reserve.memory_bytes
+    free = limit - max(used.memory_bytes, held.memory_bytes) - before * memory
+    share = (used.memory_bytes + (before + 1) * memory) / max(1, limit)
+    cores: tuple[tuple[str, float], ...] = ()
+    if demand.cpu_millis:
+        taken = used.cpu_millis + before * demand.cpu_millis
+        cores = cpu_term(demand, taken, cpu_limit(ledger.allocatable))
     load = load_class(node.load)
     return Placement(
         node=node.name,
         state=RUNNING,
         reason=f"{node.name} has {company_words(ask, same)} and {_size(free)} of"
-        f" {_size(limit.memory_bytes)} memory free",
+        f" {_size(limit)} memory free",
         score=(
             ("same_job", float(same)),
             ("memory_after", round(share, 4)),
             ("below_target", float(100 * share <= ask.rules.target_percent)),
-            *cpu_term(ask.demand, cores, cpu_limit(limit)),
+            *cores,
             *((("load", float(load)),) if load else ()),
         ),
         count=number,

@@ -21,7 +21,6 @@ Which of those goes first is said by core/arbiter.py alone. What an operator set
 drain, labels) is in core/nodes.py.
 """
 
-from dataclasses import replace
 from itertools import islice
 
 from ozymandias import problems
@@ -44,6 +43,7 @@ from ozymandias.core.vacate import plan_vacate
 from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, JobVersion
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import JobChange, Plan, Runs
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem
 

@@ -24,7 +24,7 @@ from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.placement import Ask, Placement, place
 from ozymandias.core.rooms import NOW, Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of
-from ozymandias.model.instance import Assigned, SlotState, instances_of
+from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, OnPartition
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit, Plan
@@ -57,7 +57,7 @@ def leavable(snapshot: Snapshot, name: NodeName) -> list[Assigned]:
         if (record := snapshot.jobs.get(key)) is not None
         and not is_system(record)
         and not record.head.deleting
-        for a in instances_of(assignment)
+        for a in assignment.instances
         if a.state is not SlotState.STOPPING
     ]
 
@@ -246,6 +246,6 @@ def _system_instances(snapshot: Snapshot, name: NodeName) -> Iterator[tuple[Assi
     for key, assignment in sorted(snapshot.on(name).items()):
         record = snapshot.jobs.get(key)
         if record and record.current and is_system(record):
-            for a in instances_of(assignment):
+            for a in assignment.instances:
                 if a.state is not SlotState.STOPPING:
                     yield a, record.current.job.priority

@@ -5,7 +5,6 @@ could do: start a node, open it, label it, add one. Each is enough by itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from ozymandias.core.attempt import Attempt, counted, why_closed
 from ozymandias.core.labels import spelled
@@ -13,6 +12,7 @@ from ozymandias.core.rooms import UNCOUNTED, Room, Rooms
 from ozymandias.core.rules import pools_of, rules_of
 from ozymandias.model.job import LabelRule, LabelTest, Neighbour, PlacementRules, VolumeKind
 from ozymandias.model.node import Demand, NodeName, millis_of
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import format_cores, format_size
 from ozymandias.problems import Suggestion

@@ -10,7 +10,7 @@ slot of the old one until that is gone, so a node never has two of them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ozymandias.core.buckets import (
     Buckets,
@@ -31,6 +31,7 @@ from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, NetworkMode
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit, Pending, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import format_size

@@ -31,7 +31,7 @@ from ozymandias.core.rooms import NOW, RUNNING, Room, Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of
 from ozymandias.core.system import keep_places, pending_system
 from ozymandias.core.ways import JOBS_MAX, Starved, Way, ordered
-from ozymandias.model.instance import Assigned, SlotState, instances_of
+from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, JobChange, Pending, Plan
@@ -260,7 +260,7 @@ def _repaired(
 ) -> Plan | None:
     """The plan for these of the dead. ``is_in_runs``: None unless it is few runs on few nodes."""
     there = [pair for pair in there if pair[0] in gone]
-    lost = [a for pair in there for a in instances_of(snapshot.assignments[pair])]
+    lost = [a for pair in there for a in snapshot.assignments[pair].instances]
     lost_pairs = set(there)
     gone_edits = [step(a, None, f"{a.node} was lost") for a in lost]
     lost_live: dict[JobKey, list[Assigned]] = {}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ozymandias.core.edits import step
 from ozymandias.core.pods import pod_id
 from ozymandias.core.rooms import Room
-from ozymandias.model.instance import Assigned, SlotState, instances_of
+from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.pod import PodId
@@ -67,7 +67,7 @@ def _promote(
         a.instance
         for job in jobs
         for assignment in snapshot.of(job).values()
-        for a in instances_of(assignment)
+        for a in assignment.instances
         if a.state is SlotState.STOPPING and pod_id(a) not in gone
     }
     for assigned in waiting:

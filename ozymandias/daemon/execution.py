@@ -37,7 +37,6 @@ from ozymandias.model.instance import (
     InstanceId,
     InstanceStatus,
     SlotState,
-    instances_of,
 )
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
@@ -274,7 +273,7 @@ class Executor:
         for job in sorted(self._jobs.take()):
             assignment = snapshot.assignments.get((self._node, job))
             by_slot: dict[int, list[Assigned]] = {}
-            for assigned in instances_of(assignment) if assignment else ():
+            for assigned in assignment.instances if assignment else ():
                 by_slot.setdefault(assigned.slot, []).append(assigned)
             for slot in sorted(self._slots.get(job, frozenset()) | by_slot.keys()):
                 there = tuple(by_slot.get(slot, ()))

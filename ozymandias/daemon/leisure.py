@@ -1,7 +1,7 @@
 """When a peer has time for what can wait: moves that lay the cluster out better, and notes.
 
 Nobody is in a hurry for those, and looking for them costs more than looking for anything else. So
-it is done when nothing else is to be done, at most every few seconds, for at most a twentieth of
+it is done when nothing else is to be done, at most every few seconds, for at most a fiftieth of
 the time; and as long after the last change as it takes for new nodes and new instances to count as
 settled. In a cluster that is at rest nobody looks at all, but for moves that wait for their time.
 
@@ -18,7 +18,7 @@ from ozymandias.model.settings import RebalanceMode
 from ozymandias.model.snapshot import Snapshot
 
 LOOK_SECONDS = 2.0  # between two looks
-SHARE = 20  # a look of so long is followed by a pause so many times as long
+SHARE = 50  # a look of so long is followed by a pause so many times as long
 LOOKED_AT_MAX = 20_000  # instances, in a look for what could be suggested
 ROOMS_MAX = 50_000  # nodes that such a look asks whether they would be better, all tries together
 TRIES_MIN = 10

@@ -5,7 +5,7 @@ for this node, or a version that this entry needs, is another than before. So th
 somewhere in the cluster does not grow with what this node runs.
 """
 
-from ozymandias.model.instance import Assigned, Assignment, SlotState, instances_of
+from ozymandias.model.instance import Assigned, Assignment, SlotState
 from ozymandias.model.job import JobKey, JobVersion
 from ozymandias.model.node import NodeName
 from ozymandias.store.mirror import Mirror
@@ -45,7 +45,7 @@ class OwnJobs:
         return [
             assigned
             for job in sorted(self._restless)
-            for assigned in instances_of(self._entries[job][0])
+            for assigned in self._entries[job][0].instances
             if assigned.state is not SlotState.RUNNING
         ]
 

@@ -16,7 +16,7 @@ written, nothing would stand in its way.
 
 import asyncio
 from collections import Counter, deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ozymandias.core.memory import PodMemory
 from ozymandias.core.pods import pod_id
@@ -35,6 +35,7 @@ from ozymandias.model.instance import (
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import ObservedPod, Pod, PodId
+from ozymandias.model.record import replace
 from ozymandias.ports import (
     Ambiguous,
     Clock,

@@ -7,7 +7,7 @@ Other jobs and the nodes of a burst are in `jobspec/neighbours.py`.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ozymandias.jobspec.checks import (
@@ -25,6 +25,7 @@ from ozymandias.jobspec.records import Field, Given, ListOf, Marked, Record
 from ozymandias.jobspec.report import Mark, Place, Wrong, did_you_mean, quoted
 from ozymandias.model.job import LabelRule, LabelTest, PlacementRules
 from ozymandias.model.node import LABEL_NAME, LABEL_VALUE
+from ozymandias.model.record import replace
 from ozymandias.model.settings import PRIORITY_CLASSES, PRIORITY_MAX
 
 WEIGHT_MAX = 100

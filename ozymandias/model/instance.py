@@ -1,9 +1,11 @@
 """Instances: slot *n* of a job. Where they are assigned, and what was observed of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import Demand, NodeName
@@ -58,6 +60,9 @@ class Slots:
         return cls.of(n for part in text.split(",") if part for n in _run(part))
 
     def __str__(self) -> str:
+        numbers = self.numbers
+        if numbers and numbers[-1] - numbers[0] == len(numbers) - 1:  # most are one run
+            return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
         return ",".join(f"{a}-{b}" if b > a else f"{a}" for a, b in self._runs())
 
     def _runs(self) -> Iterator[tuple[int, int]]:
@@ -79,8 +84,7 @@ def _run(part: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """Instances of one job, version and state on one node. Alike, so one entry serves them all."""
 
     uid: str
@@ -91,20 +95,33 @@ class Group:
     demand: Demand  # of one instance
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True, dict=True):
     """What one node has of one job. Never empty: an assignment without groups is deleted."""
 
     node: NodeName
     job: JobKey
     groups: tuple[Group, ...]
-    _instances: "tuple[Assigned, ...] | None" = field(
-        default=None, init=False, repr=False, compare=False
-    )
+
+    @cached_property
+    def instances(self) -> "tuple[Assigned, ...]":
+        """Made when they are first asked for: many look at an assignment before it changes."""
+        return tuple(
+            Assigned(
+                node=self.node,
+                job=self.job,
+                slot=slot,
+                uid=group.uid,
+                version=group.version,
+                generation=group.generation,
+                state=group.state,
+                demand=group.demand,
+            )
+            for group in self.groups
+            for slot in group.slots
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
+class Assigned(Struct, frozen=True, kw_only=True, gc=False):
     """One instance on one node: an assignment seen slot by slot."""
 
     node: NodeName
@@ -119,28 +136,6 @@ class Assigned:
     @property
     def instance(self) -> InstanceId:
         return InstanceId(self.job, self.slot)
-
-
-def instances_of(assignment: Assignment) -> Sequence[Assigned]:
-    """Made when they are first asked for: many look at an assignment before it changes."""
-    found = assignment._instances
-    if found is None:
-        found = tuple(
-            Assigned(
-                node=assignment.node,
-                job=assignment.job,
-                slot=slot,
-                uid=group.uid,
-                version=group.version,
-                generation=group.generation,
-                state=group.state,
-                demand=group.demand,
-            )
-            for group in assignment.groups
-            for slot in group.slots
-        )
-        object.__setattr__(assignment, "_instances", found)
-    return found
 
 
 class InstanceState(StrEnum):
@@ -159,8 +154,7 @@ class InstanceState(StrEnum):
     LOST = "lost"  # its node is gone and it has not been moved yet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerStatus:
+class ContainerStatus(Struct, frozen=True, kw_only=True, gc=False):
     name: str
     state: str  # created, running, exited
     healthy: bool = False
@@ -170,8 +164,7 @@ class ContainerStatus:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceStatus:
+class InstanceStatus(Struct, frozen=True, kw_only=True, gc=False):
     """Observed by the node that runs it; in the store under the node's longer lease."""
 
     slot: int
@@ -187,10 +180,9 @@ class InstanceStatus:
     containers: tuple[ContainerStatus, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStatus:
+class JobStatus(Struct, frozen=True, kw_only=True):
     """All statuses of one job on one node: one key in the store."""
 
     node: NodeName
     job: JobKey
-    instances: dict[int, InstanceStatus] = field(default_factory=dict)
+    instances: dict[int, InstanceStatus] = {}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NewType, Self
 
+from msgspec import Struct
+
 from ozymandias.model.job import Job, NetworkMode, Protocol, VolumeKind
 
 NodeName = NewType("NodeName", str)
@@ -23,8 +25,7 @@ class HostPort:
         return f"{self.port}/{self.protocol}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class Resources(Struct, frozen=True, kw_only=True, gc=False):
     """Amounts of what is shared out. Processors are optional: as a limit, 0 is "not counted"."""
 
     memory_bytes: int = 0
@@ -53,8 +54,7 @@ class Resources:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(Struct, frozen=True, kw_only=True, gc=False):
     """What one instance takes of a node."""
 
     memory_bytes: int = 0
@@ -94,8 +94,7 @@ def millis_of(cores: float) -> int:
     return max(1, round(cores * 1000))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class Totals(Struct, frozen=True, kw_only=True, gc=False):
     """A sum of demands."""
 
     resources: Resources = Resources()
@@ -156,8 +155,7 @@ class Displaced:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(Struct, frozen=True, kw_only=True):
     """What may be promised on a node, and what is. Every change to a node compares and rewrites it.
 
     ``held`` sums running + stopping, ``promised`` sums running + waiting; neither ever exceeds
@@ -166,8 +164,8 @@ class Ledger:
 
     capacity: Resources
     reserve: Resources = Resources()
-    labels: dict[str, str] = field(default_factory=dict)  # from the node's own settings
-    set_labels: dict[str, str] = field(default_factory=dict)  # by the operator; these win
+    labels: dict[str, str] = {}  # from the node's own settings
+    set_labels: dict[str, str] = {}  # by the operator; these win
     is_cordoned: bool = False  # takes no new work
     drain: Drain | None = None  # its work leaves; implies cordoned
     allows_host_network: bool = False  # pods of system jobs may have the machine's own network
@@ -181,6 +179,18 @@ class Ledger:
     @property
     def allocatable(self) -> Resources:
         return self.capacity - self.reserve
+
+    def has_room_for(self, sum_of_all: Resources) -> bool:
+        """Whether so much in all is within what may be promised."""
+        capacity, reserve = self.capacity, self.reserve
+        return (
+            sum_of_all.memory_bytes <= capacity.memory_bytes - reserve.memory_bytes
+            and sum_of_all.disk_bytes <= capacity.disk_bytes - reserve.disk_bytes
+            and (
+                capacity.cpu_millis == reserve.cpu_millis  # not counted there
+                or sum_of_all.cpu_millis <= capacity.cpu_millis - reserve.cpu_millis
+            )
+        )
 
     @property
     def all_labels(self) -> dict[str, str]:
@@ -226,8 +236,7 @@ class Load:
     is_urgent: bool = False  # who was asked has not left: it does not wait for a replacement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     name: NodeName
     ledger: Ledger
     ledger_revision: int

@@ -15,6 +15,8 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import overload
 
+from msgspec import Struct
+
 from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobVersion
 from ozymandias.model.node import Demand, Displaced, Drain, NodeName
@@ -22,8 +24,7 @@ from ozymandias.model.pod import Pod, PodId
 from ozymandias.model.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class Edit(Struct, frozen=True, kw_only=True):
     """One slot's step on one node: ``before`` None creates the entry, ``after`` None removes it."""
 
     node: NodeName
@@ -47,8 +48,7 @@ class Edit:
         return (self.slot,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """The same step of several slots on one node; the members are those of `Edit`."""
 
     node: NodeName

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ozymandias.model.assignments import Assignments, OfJob, OnNode
-from ozymandias.model.instance import Assigned, Assignment, InstanceStatus, JobStatus, instances_of
+from ozymandias.model.instance import Assigned, Assignment, InstanceStatus, JobStatus
 from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.settings import Settings
@@ -67,15 +67,15 @@ class Snapshot:
         """Every assigned instance, of one job or of all, in a stable order."""
         if job is not None:
             for _, assignment in sorted(self.of(job).items()):
-                yield from instances_of(assignment)
+                yield from assignment.instances
             return
         for _, row in sorted(self.assigned.by_node.items()):
             for _, assignment in sorted(row.items()):
-                yield from instances_of(assignment)
+                yield from assignment.instances
 
     def instances_on(self, node: NodeName) -> Iterator[Assigned]:
         for _, assignment in sorted(self.on(node).items()):
-            yield from instances_of(assignment)
+            yield from assignment.instances
 
     def status(self, assigned: Assigned) -> InstanceStatus | None:
         """What its node last said of this very instance (same uid, version and generation)."""

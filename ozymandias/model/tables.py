@@ -22,16 +22,6 @@ Pair = tuple[NodeName, JobKey]
 RECENT_MAX = 64  # changes that a small table carries along; a large one more, by its square root
 
 
-def swapped(record: V, **members: Any) -> V:
-    """`dataclasses.replace` for records with slots that check nothing: a third of its time."""
-    kind = type(record)
-    new = object.__new__(kind)
-    put = object.__setattr__
-    for name in kind.__slots__:  # type: ignore[attr-defined]
-        put(new, name, members[name] if name in members else getattr(record, name))
-    return new
-
-
 class Table(Mapping[K, V]):
     """Many entries that are shared, and the few that changed since, where None is a gap."""
 

@@ -26,7 +26,7 @@ from collections.abc import Set as AbstractSet
 
 from ozymandias.core.apply import totals
 from ozymandias.core.autoscale import steps_of
-from ozymandias.model.instance import InstanceId, SlotState, instances_of
+from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobKind
 from ozymandias.model.node import Ledger, NodeName
 from ozymandias.ports import KV
@@ -74,7 +74,7 @@ def check_one_place(truth: Truth, jobs: Iterable[JobKey]) -> list[str]:
     found = []
     for node, own in truth.assignments.items():
         for job in wanted & own.keys():
-            for instance in instances_of(own[job]):
+            for instance in own[job].instances:
                 if instance.state not in LIVE:
                     continue
                 if instance.instance in places:

@@ -8,7 +8,6 @@ judged by plain arithmetic on the ledgers, not by the scheduler's own functions.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from math import ceil, inf
 
 from ozymandias.core.arbiter import Leisure, Proposal, propose
@@ -19,6 +18,7 @@ from ozymandias.model.instance import Assigned, InstanceId, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobKind, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.pod import PodId
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Listing
 from ozymandias.sim.invariants import address_of

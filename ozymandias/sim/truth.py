@@ -16,7 +16,6 @@ from ozymandias.model.instance import (
     InstanceId,
     InstanceStatus,
     SlotState,
-    instances_of,
 )
 from ozymandias.model.job import Job, JobHead, JobKey, JobVersion
 from ozymandias.model.node import Demand, Ledger, Load, NodeName, Presence
@@ -191,13 +190,13 @@ class Truth:
     def assigned(self, job: JobKey | None = None) -> Iterator[Assigned]:
         for _, own in sorted(self.assignments.items()):
             for key in sorted(own) if job is None else [job] * (job in own):
-                yield from instances_of(own[key])
+                yield from own[key].instances
 
     def pods_of(self, node: NodeName) -> dict[PodId, SlotState]:
         """What a node is to do with each of its pods; a slot that is to stop is first to stop."""
         found: dict[PodId, SlotState] = {}
         for assignment in self.assignments.get(node, {}).values():
-            for instance in instances_of(assignment):
+            for instance in assignment.instances:
                 pod = pod_id(instance)
                 if found.get(pod) is not SlotState.STOPPING:
                     found[pod] = instance.state

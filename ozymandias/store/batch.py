@@ -15,23 +15,24 @@ once that one is committed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ozymandias.core.apply import apply, touched
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Pair, Sheet, Table
 from ozymandias.store import codec, keys
 
 PLANS_MAX = 1024
-COMPARES_MAX = 4000  # of the 8192 that our own etcds take
+COMPARES_MAX = 7000  # of the 8192 that our own etcds take
 COMPARES_ANYWHERE = 96  # an etcd as it comes takes 128, and operations need room beside them
 BYTES_MAX = 1_200_000  # etcd takes 1.5 MiB
-# What these add to a transaction, about, with keys and compares.
-_NODE_BYTES = 800
+# What these add to a transaction, at most, with keys and compares, of names of usual lengths.
+_NODE_BYTES = 700
 _PAIR_BYTES = 320
 _SLOT_BYTES = 3
 
@@ -51,7 +52,7 @@ class Reach:
     versions: int = 0
     settings: bool = False
     heeds_settings: bool = False  # relies on them, and leaves them as they are
-    size_bytes: int = 0
+    values_bytes: int = 0  # of all but what nodes add
 
     @classmethod
     def of(cls, plan: Plan) -> "Reach":
@@ -69,8 +70,7 @@ class Reach:
             versions=bool(version),
             settings=plan.settings is not None,
             heeds_settings=plan.heeds_settings,
-            size_bytes=_NODE_BYTES * len(nodes)
-            + _PAIR_BYTES * len(pairs)
+            values_bytes=_PAIR_BYTES * len(pairs)
             + _SLOT_BYTES * slots
             + (len(codec.encode(version)) if version else 0),
         )
@@ -85,12 +85,17 @@ class Reach:
         self.versions += more.versions
         self.settings |= more.settings
         self.heeds_settings |= more.heeds_settings
-        self.size_bytes += more.size_bytes
+        self.values_bytes += more.values_bytes
 
     @property
     def relies_on_settings(self) -> bool:
         """They are changed, or heeded, or something is placed by the pools of namespaces."""
         return bool(self.settings or self.heeds_settings or self.gaining)
+
+    def size_bytes(self, more: "Reach") -> int:
+        """About how large a transaction is together with another one's."""
+        nodes = len(self.nodes | more.nodes)
+        return _NODE_BYTES * nodes + self.values_bytes + more.values_bytes
 
     def compares(self, more: "Reach") -> int:
         """How many there are together with another one's."""
@@ -103,6 +108,9 @@ class Reach:
             + more.versions
             + bool(self.relies_on_settings or more.relies_on_settings)
         )
+
+
+NO_REACH = Reach()
 
 
 class Batch:
@@ -124,18 +132,21 @@ class Batch:
         self.revision = 0  # at which it was committed; 0: it was not, or nobody knows yet
         self.plans: list[Plan] = []
         self.reach = Reach()
+        self._asked: tuple[Plan, Reach] | None = None  # the last one that was to be taken
+        self._last = NO_REACH  # of the plan that was added last
         self._compares_max = compares_max
 
     def takes(self, plan: Plan) -> bool:
         """Whether the plan may be part of this transaction; the first one always may."""
+        reach, own = Reach.of(plan), self.reach
+        self._asked = plan, reach
         if not self.plans:
             return True
-        reach, own = Reach.of(plan), self.reach
         return (
             len(self.plans) < PLANS_MAX
             and own.jobs.isdisjoint(reach.jobs)
             and not (own.settings and reach.settings)
-            and own.size_bytes + reach.size_bytes <= BYTES_MAX
+            and own.size_bytes(reach) <= BYTES_MAX
             and own.compares(reach) <= self._compares_max
         )
 
@@ -143,7 +154,20 @@ class Batch:
         """AssertionError, and nothing added, when the plan breaks what must hold."""
         self.after = apply(self.after, plan, self.commit)
         self.plans.append(plan)
-        self.reach.add(Reach.of(plan))
+        is_known = self._asked is not None and self._asked[0] is plan
+        self._last = self._asked[1] if self._asked and is_known else Reach.of(plan)
+        self.reach.add(self._last)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more like the last would be too much: it need not be decided to know."""
+        last, own = self._last, self.reach
+        more = 2 * len(last.nodes) + len(last.jobs) + last.versions
+        return (
+            _NODE_BYTES * (len(own.nodes) + len(last.nodes)) + own.values_bytes + last.values_bytes
+            > BYTES_MAX
+            or own.compares(NO_REACH) + more > self._compares_max
+        )
 
     def revision_of(self, what: Rewritten, known: int) -> int:
         """When something was last written: by a batch of ours beneath, or as the snapshot says."""

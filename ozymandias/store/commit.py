@@ -219,7 +219,12 @@ class Committer:
         until = self._clock.boot() + DECIDING_SECONDS_MAX
         losses = max((t.losses for t in self._waiting), default=0)
         most = min(int(self._plans_max), max(1, PLANS_MAX >> 2 * losses))
-        while self._waiting and len(batch.plans) < most and self._clock.boot() <= until:
+        while (
+            self._waiting
+            and len(batch.plans) < most
+            and not batch.is_full
+            and self._clock.boot() <= until
+        ):
             ticket = self._waiting.popleft()
             if ticket.answer.done():
                 continue

@@ -12,7 +12,7 @@ meanwhile, and was given something that is not here: that waits where it does no
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ozymandias.core.apply import merged, totals
 from ozymandias.core.pods import pod_id
@@ -21,6 +21,7 @@ from ozymandias.model.instance import Assignment, Group, Slots, SlotState
 from ozymandias.model.job import JobKey, JobVersion
 from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.pod import PodId
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Ambiguous, Compare, Get, Op, Put, Store, Unavailable
 from ozymandias.store import codec, keys

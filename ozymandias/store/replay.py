@@ -8,7 +8,7 @@ environment variables and what autoscaling asks, unless they are wanted.
 """
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ozymandias import __version__
@@ -18,6 +18,7 @@ from ozymandias.model.decision import Decision
 from ozymandias.model.instance import Assignment, Group, InstanceStatus, JobStatus
 from ozymandias.model.job import Container, Job, JobHead, JobKey, JobRecord, JobVersion
 from ozymandias.model.node import Node, NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import INVALID_REPLAY, ProblemError

@@ -13,13 +13,13 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ozymandias.cluster.programs import etcd_command, render_toml
+from ozymandias.model.record import replace
 from tests.cluster.kit import BIN, Answer, Cluster, Requester, running_cluster, until, web
 
 LEASE_SECONDS = 6.0

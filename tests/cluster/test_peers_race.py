@@ -17,7 +17,6 @@ from ozymandias.core.routes import Names
 from ozymandias.daemon import scheduling
 from ozymandias.daemon.daemon import Daemon, Ports
 from ozymandias.daemon.membership import Identity
-from ozymandias.model.instance import instances_of
 from ozymandias.model.node import NodeName, Resources
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Compare, Delete, Op, Put, TxnResult
@@ -148,7 +147,7 @@ def healthy(snapshot: Snapshot) -> Counter[NodeName]:
 
 
 def placed(snapshot: Snapshot) -> Counter[NodeName]:
-    found = (a for record in snapshot.assignments.values() for a in instances_of(record))
+    found = (a for record in snapshot.assignments.values() for a in record.instances)
     return Counter(a.node for a in found)
 
 

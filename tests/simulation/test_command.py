@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ozymandias.model.record import replace
 from ozymandias.sim import __main__ as command
 from ozymandias.sim.page import render
 from ozymandias.sim.scenario import Outcome

@@ -1,9 +1,9 @@
 """How nodes come, return and change what they offer."""
 
 import asyncio
-from dataclasses import replace
 
 from ozymandias.model.node import Ledger, NodeName, Presence
+from ozymandias.model.record import replace
 from ozymandias.ports import Put
 from ozymandias.sim.world import GIB, World
 from ozymandias.store import codec, keys

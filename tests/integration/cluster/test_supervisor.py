@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from ozymandias.cluster.programs import Program
 from ozymandias.cluster.state import Processes
 from ozymandias.cluster.supervision import Supervision
 from ozymandias.cluster.supervisor import Supervisor
+from ozymandias.model.record import replace
 from ozymandias.problems import HOST_CLUSTER, ProblemError
 from tests.unit.cluster.test_state import a_cluster
 

@@ -6,13 +6,14 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from ozymandias.model.job import Container
 from ozymandias.model.pod import PodId
+from ozymandias.model.record import replace
 from ozymandias.runtime.network import PodmanNetwork
 from ozymandias.runtime.podman import PodmanRuntime
 from ozymandias.runtime.podspec import infra_name

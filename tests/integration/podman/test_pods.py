@@ -3,12 +3,12 @@
 import json
 import socket
 from contextlib import aclosing
-from dataclasses import replace
 
 import pytest
 
 from ozymandias.model.job import Dependency, JobKind, PullPolicy, Tmpfs
 from ozymandias.model.pod import ContainerState
+from ozymandias.model.record import replace
 from ozymandias.ports import ImageMissing
 from tests.integration.podman.conftest import BUSYBOX, MEMORY_BYTES, PodmanKit, demo, shell
 from tests.runtime_contract import make_pod, observed, state_of, until

@@ -4,12 +4,12 @@ import asyncio
 import socket
 import subprocess
 import urllib.request
-from dataclasses import replace
 
 import pytest
 
 from ozymandias.model.job import NetworkMode, Port
 from ozymandias.model.pod import ContainerState, Pod
+from ozymandias.model.record import replace
 from ozymandias.ports import PortTaken
 from ozymandias.runtime.podspec import infra_name
 from tests.integration.podman.conftest import PodmanKit, demo, leftovers, shell

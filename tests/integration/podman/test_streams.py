@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from dataclasses import replace
 
 import pytest
 
 from ozymandias.model.job import HealthCheck, HealthKind, Port
 from ozymandias.model.pod import ContainerState, Pod
+from ozymandias.model.record import replace
 from ozymandias.ports import LogLine, RuntimeFailed
 from ozymandias.runtime import streams
 from ozymandias.runtime.containers_conf import EXEC_LINGER_SECONDS

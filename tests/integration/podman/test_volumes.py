@@ -3,13 +3,13 @@
 import asyncio
 import subprocess
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ozymandias.model.job import Container, Volume, VolumeKind
 from ozymandias.model.pod import ContainerState, ObservedContainer, Pod
+from ozymandias.model.record import replace
 from ozymandias.ports import RuntimeFailed
 from tests.integration.podman.conftest import PodmanKit, attached, leftovers, shell
 from tests.runtime_contract import make_pod, state_of, until

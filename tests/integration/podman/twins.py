@@ -11,7 +11,7 @@ runtime runs no programs, so exec is compared with `echo` alone, which is what i
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ozymandias import ports
 from ozymandias.model.job import (
@@ -29,6 +29,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import ContainerState, ObservedPod, Pod, PodId
+from ozymandias.model.record import replace
 from ozymandias.ports import Runtime, RuntimeFailed
 from ozymandias.runtime.podspec import container_name, infra_name
 from ozymandias.sim.runtime import Behaviour, Faults, SimHost, SimRuntime

@@ -6,11 +6,11 @@ Revisions are compared relative to where each began, leases by the order in whic
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 
+from ozymandias.model.record import replace
 from ozymandias.ports import (
     KV,
     Compare,

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
 from ozymandias.model.instance import Group, Slots, SlotState
 from ozymandias.model.job import Container, Job, JobHead, JobKey, JobName, JobVersion
 from ozymandias.model.node import Demand, Ledger, NodeName, Presence, Resources
+from ozymandias.model.record import replace
 from ozymandias.ports import Delete, Op, Put, Store
 from ozymandias.sim.clock import SimClock
 from ozymandias.sim.store import SimEtcd, SimStore

@@ -1,6 +1,5 @@
 """Snapshots as documents: the contract with scripts, and that no old status outshines the truth."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from ozymandias.model.job import (
     Port,
 )
 from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources, Totals
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 
 KEY = JobKey(Namespace("default"), JobName("web"))

@@ -1,12 +1,13 @@
 """Who holds the store: each host's next step, and where all of them come to rest."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ozymandias.cluster.founding import members
 from ozymandias.cluster.founding.members import Add, Demote, Promote, Settled, View
+from ozymandias.model.record import replace
 from ozymandias.store.etcd_admin import Member
 
 STEPS_MAX = 40

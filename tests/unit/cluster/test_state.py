@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ozymandias.cluster import state
 from ozymandias.cluster.state import LocalCluster, LocalNode, Processes, ProcessId
+from ozymandias.model.record import replace
 from ozymandias.problems import ProblemError
 
 

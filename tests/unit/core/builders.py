@@ -7,7 +7,6 @@ settled(snapshot)                                all that stops is gone, all tha
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ozymandias.core.apply import apply, totals
 from ozymandias.core.pods import pod_id
@@ -33,6 +32,7 @@ from ozymandias.model.job import (
 from ozymandias.model.node import Drain, Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.plan import Plan
 from ozymandias.model.pod import PodId
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import parse_size
 from ozymandias.problems import Problem

@@ -1,7 +1,5 @@
 """Small jobs, pods and observations for the tests of what a node does."""
 
-from dataclasses import replace
-
 from ozymandias.core.pods import pod_id, pod_of
 from ozymandias.core.reconcile import Wanted
 from ozymandias.model.instance import Assigned, SlotState
@@ -22,6 +20,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, Pod
+from ozymandias.model.record import replace
 
 NODE = NodeName("n1")
 HTTP = HealthCheck(kind=HealthKind.HTTP, port=80, interval_seconds=10.0)

@@ -1,7 +1,5 @@
 """Pools: what an answer means, what follows from it, and that two peers never both make a step."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +18,7 @@ from ozymandias.core.pods import pod_of
 from ozymandias.core.schedule import pending_of, plan_pending, plan_scale
 from ozymandias.model.job import Autoscale, Freeze, Job, PendingSource
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.settings import FreezeWindow, Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import AUTOSCALED

@@ -1,12 +1,11 @@
 """Budgets: how many healthy instances of a job may be taken away."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core.buckets import sort_job
 from ozymandias.core.budget import budget_of, floor_of, has_floor
 from ozymandias.model.job import JobKind
+from ozymandias.model.record import replace
 from tests.unit.core.builders import WEB, cluster, job, report, settled, submitted
 
 

@@ -1,10 +1,9 @@
 """Processors: counted where a node tells how many it has, and nowhere else."""
 
-from dataclasses import replace
-
 from ozymandias.core.apply import apply
 from ozymandias.core.schedule import pending_of, plan_scale
 from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.record import replace
 from tests.unit.core.builders import (
     cluster,
     job,

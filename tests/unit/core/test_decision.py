@@ -1,7 +1,5 @@
 """Decisions on record: what was recorded explains, by the same functions, what was decided."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +22,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem
 from ozymandias.store.decisions import BYTES_MAX, decode, encode

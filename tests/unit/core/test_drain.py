@@ -1,7 +1,5 @@
 """Draining a node: what moves, in which order, what blocks it, what the deadline does."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core.arbiter import propose
@@ -17,6 +15,7 @@ from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale
 from ozymandias.model.job import Job, OnPartition
 from ozymandias.model.node import Drain, NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import NODE_DRAINING, NODE_NOT_FOUND
 from tests.unit.core.builders import (

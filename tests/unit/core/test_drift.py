@@ -1,13 +1,12 @@
 """What is given up: found, remembered, explained, healed."""
 
-from dataclasses import replace
-
 from ozymandias.core.arbiter import Leisure, propose
 from ozymandias.core.drift import NOTES_MAX, drift_rows, drifting, lacks, plan_drift
 from ozymandias.core.nodes import plan_label
 from ozymandias.core.schedule import plan_repair, plan_scale, plan_submit
 from ozymandias.model.job import Burst, Job, LabelRule, Neighbour, OnPartition, PlacementRules
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, RebalanceMode
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import (

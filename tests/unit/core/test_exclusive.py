@@ -1,7 +1,5 @@
 """Jobs that must never run twice (`on_partition: stop`): repair waits, changes stop first."""
 
-from dataclasses import replace
-
 from ozymandias.core.loss import judge_loss
 from ozymandias.core.memory import NOTHING
 from ozymandias.core.reconcile import reconcile
@@ -10,6 +8,7 @@ from ozymandias.core.schedule import plan_pending, plan_repair
 from ozymandias.model.job import OnPartition, PlacementRules
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import ContainerState
+from ozymandias.model.record import replace
 from tests.unit.core import node_side
 from tests.unit.core.builders import (
     after,

@@ -1,11 +1,10 @@
 """Decisions in words, and plans as documents."""
 
-from dataclasses import replace
-
 from ozymandias.core.explain import plan_document, why
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import plan_repair, plan_restart, plan_stop
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from tests.unit.core.builders import (
     WEB,
     after,

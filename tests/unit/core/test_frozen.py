@@ -1,7 +1,5 @@
 """What waits for the end of a freeze window, what does not, and how windows are set."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core.arbiter import propose
@@ -11,6 +9,7 @@ from ozymandias.core.settings import FREEZES_MAX, describe_freeze, plan_freeze, 
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobKind, LabelRule, PlacementRules
 from ozymandias.model.node import Drain, Load, NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.settings import FreezeWindow, Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import FREEZE_NOT_FOUND, INVALID_SETTING

@@ -1,7 +1,5 @@
 """The health state machine: its table, its thresholds, its start period."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +21,7 @@ from ozymandias.core.health import (
     waited,
 )
 from ozymandias.model.job import HealthCheck, HealthKind
+from ozymandias.model.record import replace
 
 CHECK = HealthCheck(
     kind=HealthKind.TCP,

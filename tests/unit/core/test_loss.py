@@ -1,12 +1,12 @@
 """Which nodes are declared dead, and when."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
 from ozymandias.core.loss import judge_loss
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from tests.unit.core.builders import cluster, job, lost, node, submitted
 
 STARTED, MINUTE = 1000.0, 60.0

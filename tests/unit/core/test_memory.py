@@ -1,7 +1,5 @@
 """What a node remembers of its pods, and what it recalls after a restart of its daemon."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core import memory as memories
@@ -10,6 +8,7 @@ from ozymandias.core.memory import NOTHING
 from ozymandias.core.status import status_of
 from ozymandias.model.job import RestartMode
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod
+from ozymandias.model.record import replace
 from tests.unit.core.node_side import HTTP, assigned, container, job, pod
 
 WEB = job(container(check=HTTP))

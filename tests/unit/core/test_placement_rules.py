@@ -1,6 +1,5 @@
 """A job's own rules in placement: labels that are required or preferred, limits, priority."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,6 +9,7 @@ from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale
 from ozymandias.model.job import JobKey, LabelRule, OnPartition, PlacementRules
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import NO_MATCHING_NODE
 from tests.unit.core.builders import (

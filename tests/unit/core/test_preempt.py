@@ -1,6 +1,5 @@
 """Who has to leave for something more important, who never does, and what is remembered of it."""
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -26,6 +25,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import Demand, Displaced, Ledger, NodeName
 from ozymandias.model.plan import Edit, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem
 from ozymandias.store import codec

@@ -1,7 +1,5 @@
 """When a host counts as under pressure, for how long, and what is told of it."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +17,7 @@ from ozymandias.core.pressure import (
 )
 from ozymandias.model.host import HostFacts
 from ozymandias.model.node import Load
+from ozymandias.model.record import replace
 from ozymandias.store import codec
 
 GIB = 2**30

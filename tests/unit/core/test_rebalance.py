@@ -1,7 +1,5 @@
 """Moves to be better placed: which are worth it, how each goes, what never moves."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core.arbiter import Leisure, propose
@@ -20,6 +18,7 @@ from ozymandias.model.job import (
     PlacementRules,
 )
 from ozymandias.model.node import Drain, NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.settings import RebalanceMode, Rebalancing
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import (

@@ -1,7 +1,6 @@
 """What holds of moves whatever the cluster: they end, they gain, and they cost nobody anything."""
 
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Burst, Job, LabelRule, Neighbour, OnPartition, PlacementRules
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.settings import RebalanceMode
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import after, check, cluster, job, key, lost, node, report, settled

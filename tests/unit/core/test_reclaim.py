@@ -1,7 +1,5 @@
 """What a returning node goes on with: pods that run there and that nobody else was given."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon
@@ -25,6 +23,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import Drain, Node, NodeName, Resources
 from ozymandias.model.pod import PodId
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import parse_size
 from tests.unit.core.builders import (

@@ -1,7 +1,7 @@
 """Reconciling: tables of (state, actions), and what holds on any way to what is wanted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +15,7 @@ from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Condition, Container, RestartMode
 from ozymandias.model.plan import Action, ActionKind
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, Pod, PodId
+from ozymandias.model.record import replace
 from tests.unit.core.node_side import HTTP, container, job, observed, pod, wanted, with_container
 
 K = ActionKind

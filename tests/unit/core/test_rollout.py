@@ -1,7 +1,5 @@
 """Rolling changes, step by step."""
 
-from dataclasses import replace
-
 from ozymandias.core.explain import plan_document
 from ozymandias.core.foresee import foresee
 from ozymandias.core.rollout import plan_rollout
@@ -9,6 +7,7 @@ from ozymandias.core.schedule import plan_pending, plan_restart, plan_scale
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Burst, Job, PlacementRules, Volume, VolumeKind
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import (
     WEB,

@@ -1,7 +1,6 @@
 """The table that is kept up to date is the table made anew, whatever happened in between."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -28,6 +27,7 @@ from ozymandias.model.job import (
     Port,
 )
 from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.node_side import container
 

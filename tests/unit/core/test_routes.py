@@ -1,7 +1,5 @@
 """Hosts, claims, the route table and DNS records."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +16,7 @@ from ozymandias.model.instance import (
 )
 from ozymandias.model.job import IngressRule, Job, JobHead, JobRecord, JobVersion, Port, Protocol
 from ozymandias.model.node import Demand
+from ozymandias.model.record import replace
 from ozymandias.model.routing import DnsRecord, Upstream
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.node_side import NODE, container, job

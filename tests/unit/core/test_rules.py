@@ -1,7 +1,6 @@
 """Near, apart, spread, burst, pools: what the rules around a job make of the nodes."""
 
 from collections import Counter
-from dataclasses import replace
 
 from ozymandias.core.buckets import per_node, sort_job
 from ozymandias.core.rules import rules_of
@@ -16,6 +15,7 @@ from ozymandias.model.job import (
     PlacementRules,
 )
 from ozymandias.model.node import Load, NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, Settings
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import (

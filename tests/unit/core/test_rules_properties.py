@@ -2,7 +2,6 @@
 whoever follows a suggestion is served."""
 
 import random
-from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import Load, NodeName
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem

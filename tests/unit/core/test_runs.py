@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from ozymandias.core.runs import place_runs
 from ozymandias.core.upkeep import LOST_AT_ONCE, LOST_IN_RUNS, plan_repair
 from ozymandias.model.job import PlacementRules
 from ozymandias.model.node import Demand, Ledger, Load, Node, NodeName, Resources, Totals
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Sheet
 from tests.unit.core.builders import cluster, job, key, lost, node, spread, submitted

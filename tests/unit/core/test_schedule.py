@@ -1,7 +1,5 @@
 """What people ask for: submit, scale, stop, restart."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias import problems
@@ -14,6 +12,7 @@ from ozymandias.core.schedule import (
 )
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import IngressRule, Job, JobName
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import (
     NAMES,

@@ -1,7 +1,5 @@
 """A plan applied: exact, marked, and never beyond what a node has."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core.apply import apply, merged, touched
@@ -9,6 +7,7 @@ from ozymandias.core.schedule import plan_scale, plan_stop
 from ozymandias.model.instance import Group, Slots, SlotState
 from ozymandias.model.node import Demand, NodeName, Resources
 from ozymandias.model.plan import Edit, JobChange, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import (
     WEB,

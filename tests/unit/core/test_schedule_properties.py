@@ -1,7 +1,7 @@
 """What holds of every decision, whatever the cluster and whatever happened before."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from hypothesis import HealthCheck, given, settings
@@ -46,6 +46,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import Demand, Drain, Load, NodeName
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import parse_size
 from ozymandias.problems import Problem

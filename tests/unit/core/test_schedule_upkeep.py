@@ -1,7 +1,5 @@
 """What peers do of their own accord: pending, repair, tidying, vacating."""
 
-from dataclasses import replace
-
 from ozymandias.core.pods import pod_id
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import (
@@ -18,6 +16,7 @@ from ozymandias.core.upkeep import VERSIONS_KEPT
 from ozymandias.core.vacate import plan_admit
 from ozymandias.model.instance import Assignment, Group, Slots, SlotState
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import (
     WEB,

@@ -1,12 +1,11 @@
 """Settings of the cluster: what is taken, what is refused, and how a change is told."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core.settings import CLASSES_MAX, SettingsChange, plan_settings
 from ozymandias.jobspec.placement import parse_rule
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, RebalanceMode, Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import INVALID_SETTING, Problem

@@ -1,7 +1,5 @@
 """Who leaves a host under pressure, in which order, and who never does."""
 
-from dataclasses import replace
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +10,7 @@ from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Job, JobKind, JobName, OnPartition
 from ozymandias.model.node import Load, NodeName
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import (
     after,

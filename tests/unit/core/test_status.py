@@ -1,7 +1,5 @@
 """What people are told about an instance."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core import memory as memories
@@ -11,6 +9,7 @@ from ozymandias.core.status import status_of
 from ozymandias.model.instance import InstanceState, SlotState
 from ozymandias.model.job import Condition, Job, RestartMode
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod
+from ozymandias.model.record import replace
 from tests.unit.core.node_side import HTTP, assigned, container, job, observed, pod
 
 S = InstanceState

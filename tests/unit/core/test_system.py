@@ -1,7 +1,5 @@
 """System jobs: one on every matching node, present and future, before anything else."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core.arbiter import propose
@@ -12,6 +10,7 @@ from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan
 from ozymandias.core.system import plan_system, wanted_of
 from ozymandias.model.job import Job, JobKey, JobKind, LabelRule, NetworkMode, PlacementRules
 from ozymandias.model.node import Drain, NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import SYSTEM_JOB
 from tests.unit.core.builders import (

@@ -1,7 +1,5 @@
 """Several jobs, not all of which fit: the order in which they are placed costs nobody a place."""
 
-from dataclasses import replace
-
 from ozymandias.core.schedule import plan_pending, plan_repair
 from ozymandias.model.job import (
     Job,
@@ -13,6 +11,7 @@ from ozymandias.model.job import (
     PlacementRules,
 )
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 
 from .builders import after, cluster, job, key, lost, node, planned, settled, submitted

@@ -1,7 +1,5 @@
 """Why a job is not on a node, and advice for what is pending: told with numbers, and verified."""
 
-from dataclasses import replace
-
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +9,7 @@ from ozymandias.core.upkeep import plan_pending
 from ozymandias.core.whynot import verdicts_now, why_not
 from ozymandias.model.job import JobKind, LabelRule, PlacementRules
 from ozymandias.model.node import Drain, NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import WEB, cluster, job, key, lost, node, settled, submitted
 

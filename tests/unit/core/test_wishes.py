@@ -1,10 +1,9 @@
 """What was given up: told with its reason, and gone when the instance has it."""
 
-from dataclasses import replace
-
 from ozymandias.core.wishes import GivenUp, given_up
 from ozymandias.model.job import Burst, LabelRule, Neighbour, PlacementRules
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, Settings
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import cluster, job, key, node, submitted

@@ -1,10 +1,9 @@
 """What can wait is looked for in parts, and said once."""
 
-from dataclasses import replace
-
 from ozymandias.core.arbiter import Leisure
 from ozymandias.daemon.leisure import LOOKED_AT_MAX, Pace
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.settings import RebalanceMode
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import cluster, job, key, node, settled, submitted

@@ -1,7 +1,5 @@
 """What the loops of a node share: every change touches its instance, and no other."""
 
-from dataclasses import replace
-
 from ozymandias.core.memory import PodMemory
 from ozymandias.core.pods import pod_id
 from ozymandias.core.reconcile import Wanted
@@ -9,6 +7,7 @@ from ozymandias.daemon.local_pods import LocalPods
 from ozymandias.model.instance import Assigned, InstanceId, SlotState
 from ozymandias.model.node import Demand
 from ozymandias.model.pod import ObservedPod
+from ozymandias.model.record import replace
 from tests.unit.daemon.one_node import NODE, WEB
 
 ASSIGNED = Assigned(

@@ -1,11 +1,11 @@
 """Which jobs have changed for this node: each change is told once, and others' are not."""
 
 import asyncio
-from dataclasses import replace
 
 from ozymandias.daemon.own_jobs import OwnJobs
 from ozymandias.model.instance import SlotState
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from ozymandias.ports import Listing, Put
 from ozymandias.store import keys
 from tests.unit.daemon.one_node import NODE, WEB, OneNode, on_one_node

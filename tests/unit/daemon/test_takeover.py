@@ -1,13 +1,12 @@
 """How long a machine waits before it takes a name over from another one."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.core.loss import fence_seconds
 from ozymandias.daemon.takeover import Holder, Vacancy
 from ozymandias.model.job import OnPartition
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import cluster, job, key, lost, submitted
 

@@ -1,10 +1,10 @@
 """The containers.conf fits the host."""
 
 import tomllib
-from dataclasses import replace
 
 import pytest
 
+from ozymandias.model.record import replace
 from ozymandias.runtime.containers_conf import HostFacts, decide, gather, render
 
 MODERN = HostFacts(

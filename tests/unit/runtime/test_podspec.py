@@ -1,7 +1,5 @@
 """What is asked of podman follows from the job alone."""
 
-from dataclasses import replace
-
 import pytest
 
 from ozymandias.model.job import (
@@ -17,6 +15,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import NodeName
 from ozymandias.model.pod import Pod, PodId
+from ozymandias.model.record import replace
 from ozymandias.ports import RuntimeFailed
 from ozymandias.runtime import podspec
 from ozymandias.runtime.podspec import Mount, Owner

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ozymandias import problems
@@ -33,6 +32,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.node import Demand, Displaced, Drain, Ledger, NodeName, Presence, Resources
 from ozymandias.model.pod import PodId
+from ozymandias.model.record import replace
 from ozymandias.model.settings import FreezeWindow, Settings
 from ozymandias.ports import KV, Event
 from ozymandias.problems import ProblemError

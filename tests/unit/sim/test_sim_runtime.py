@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
 from ozymandias.model.job import Container, Port
 from ozymandias.model.pod import ContainerState, PodId
+from ozymandias.model.record import replace
 from ozymandias.ports import PortTaken, RuntimeFailed, RuntimeHung
 from ozymandias.sim.runtime import Behaviour, Faults, SimHost, SimRuntime, behaving
 from tests.runtime_contract import Kit, RuntimeContract, make_pod, observed, state_of, until

@@ -1,7 +1,6 @@
 """Group commit: who waits at the same time is written together, and nobody pays for another."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -11,6 +10,7 @@ from ozymandias.core.schedule import plan_repair, plan_scale
 from ozymandias.model.job import JobHead
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Ambiguous, LeaseLost, Put
 from ozymandias.problems import INSUFFICIENT_MEMORY, Problem

@@ -1,7 +1,6 @@
 """The one door for schedules: atomic, compared, fenced, and sure of its outcome."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -11,6 +10,7 @@ from ozymandias.model.job import JobHead
 from ozymandias.model.node import NodeName, Resources
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.pod import PodId
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Ambiguous, Delete, LeaseLost
 from ozymandias.problems import INSUFFICIENT_MEMORY, Problem

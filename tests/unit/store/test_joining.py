@@ -1,14 +1,14 @@
 """What a joining node writes: who it is, and what waits because its own pods are in the way."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ozymandias.core.apply import totals
 from ozymandias.core.pods import pod_id
-from ozymandias.model.instance import Assignment, SlotState, instances_of
+from ozymandias.model.instance import Assignment, SlotState
 from ozymandias.model.job import Job, JobHead
 from ozymandias.model.node import Demand, Ledger, NodeName, Resources
 from ozymandias.model.pod import PodId
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import parse_size
 from ozymandias.ports import Put
@@ -109,7 +109,7 @@ def test_without_strangers_nothing_is_rewritten() -> None:
     """What is assigned and not there yet is simply started."""
     before = of_another_machine(job(instances=2, host_port=None))
     assert joined(before, {}).assignments == before.assignments
-    assert len(list(instances_of(before.assignments[N1, WEB]))) == 2
+    assert len(list(before.assignments[N1, WEB].instances)) == 2
 
 
 def test_a_ledger_names_the_machine_that_joined_and_its_lease() -> None:

@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from ozymandias.model.job import Autoscale, Container, PendingSource
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import ProblemError
 from ozymandias.store.replay import canonical, export, load, plan_of

@@ -1,9 +1,8 @@
 """The cluster's settings: written through the same door as schedules, read from every snapshot."""
 
-from dataclasses import replace
-
 from ozymandias.model.node import Load
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.settings import RebalanceMode, Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Put
