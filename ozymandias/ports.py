@@ -30,6 +30,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Never, Protocol
 
+from msgspec import Struct
+
 from ozymandias.model.host import HostFacts
 from ozymandias.model.job import Autoscale, HealthCheck, PullPolicy
 from ozymandias.model.pod import ObservedPod, Pod, PodId
@@ -86,8 +88,7 @@ class SourceFailed(PortError): ...
 # The store --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class KV:
+class KV(Struct, frozen=True, gc=False):
     key: bytes
     value: bytes
     create_revision: int
@@ -96,21 +97,18 @@ class KV:
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     kv: KV  # of a deletion: the key and the revision of the deletion
     deleted: bool
     prev: KV | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     revision: int
     kvs: tuple[KV, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Struct, frozen=True, gc=False):
     """An absent key compares as version, create, mod and lease 0."""
 
     key: bytes
@@ -120,28 +118,24 @@ class Compare:
     range_end: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True, gc=False):
     key: bytes
     value: bytes
     lease: int = 0
     keep_lease: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True, gc=False):
     key: bytes
     range_end: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(Struct, frozen=True, gc=False):
     key: bytes
     range_end: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Txn:
+class Txn(Struct, frozen=True):
     compare: tuple[Compare, ...]
     then: tuple["Op", ...]
     otherwise: tuple["Op", ...] = ()
@@ -150,8 +144,7 @@ class Txn:
 Op = Put | Delete | Get | Txn
 
 
-@dataclass(frozen=True, slots=True)
-class TxnResult:
+class TxnResult(Struct, frozen=True):
     """``results`` has one entry per Get of the branch taken (nested ones flattened), in order."""
 
     succeeded: bool

@@ -129,6 +129,7 @@ class Batch:
         self.commit = commit
         self.beneath = beneath or {}
         self.seen = snapshot.revision  # what the mirror had when this was begun
+        self.others = -1  # the last revision of others that is beneath; -1: not known
         self.revision = 0  # at which it was committed; 0: it was not, or nobody knows yet
         self.plans: list[Plan] = []
         self.reach = Reach()

@@ -51,7 +51,7 @@ from ozymandias.store.batch import (
     Batch,
     Rewritten,
 )
-from ozymandias.store.mirror import Mirror
+from ozymandias.store.mirror import Mirror, Offered
 from ozymandias.store.transaction import Transaction, transaction_of
 from ozymandias.telemetry import COMMITS
 
@@ -286,6 +286,8 @@ class Committer:
         if isinstance(outcome, Lost):
             await self._lost(batch, outcome, tickets)
             return
+        assigned = batch.after.assigned
+        self._mirror.offer(Offered(revision=outcome, others=batch.others, assignments=assigned))
         COMMITS.labels("committed").inc(len(batch.plans))
         self._plans_max = min(self._plans_max * GROW, PLANS_MAX)
         for ticket in tickets:
@@ -365,7 +367,7 @@ class Chain:
             self._fresh_until = now + min(max(CHAIN_SECONDS, CHAIN_SHARE * took), CHAIN_SECONDS_MAX)
             self._others = others
         batch = Batch(snapshot, commit, beneath=self._wrote, compares_max=compares_max)
-        batch.seen = self._mirror.revision
+        batch.seen, batch.others = self._mirror.revision, self._others
         return batch
 
     def add(self, batch: Batch) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from ozymandias.model.assignments import Assignments
 from ozymandias.model.event import EventRecord
 from ozymandias.model.instance import Assignment, Group, JobStatus
 from ozymandias.model.job import JobHead, JobKey, JobRecord, JobVersion
@@ -38,7 +39,7 @@ from ozymandias.telemetry import warn
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.02
-PAUSE_SECONDS_MAX = 0.5
+PAUSE_SECONDS_MAX = 1.0
 # Nobody's schedule relies on these: what a node tells of itself, and the log.
 UNSCHEDULED = (keys.STATUS, keys.LOADS, keys.EVENTS, keys.DECISIONS)
 NOT_OURS = object()
@@ -77,6 +78,15 @@ class _Changes:
         return replace(before, **parts) if parts else before
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """Who wrote at ``revision`` had seen what others had written up to ``others``."""
+
+    revision: int
+    others: int
+    assignments: Assignments
+
+
 class Mirror:
     def __init__(self, store: Feed, *, patient: bool = False) -> None:
         self._store = store
@@ -110,6 +120,8 @@ class Mirror:
         self._snapshot = Snapshot()
         self._changes = _Changes()
         self._expected: dict[tuple[bytes, bytes], Any] = {}
+        self._assigned_at = 0  # the last revision that changed an assignment
+        self._offered: Offered | None = None
 
     async def run(self) -> None:
         """Follow the store until cancelled."""
@@ -172,6 +184,7 @@ class Mirror:
         """The cluster now; the same object until something changes."""
         if self._snapshot.revision != self.revision:
             settings, settled = self._settings
+            self._take_offered()
             self._snapshot = replace(
                 self._changes.applied(self._snapshot),
                 revision=self.revision,
@@ -184,6 +197,24 @@ class Mirror:
     def expect(self, written: Mapping[tuple[bytes, bytes], Any]) -> None:
         """Bytes that we are about to write, and what they mean: they need not be read again."""
         self._expected.update(written)
+
+    def offer(self, offered: "Offered") -> None:
+        """The table of assignments as it is at a revision of ours, for `snapshot` to take over."""
+        self._offered = offered
+
+    def _take_offered(self) -> None:
+        """What we wrote has been entered in a table once, when it was decided.
+
+        That is the table here, too, if nobody else has written meanwhile and nothing came later.
+        """
+        offered, self._offered = self._offered, None
+        if offered is None:
+            return
+        if offered.revision > self._assigned_at:
+            self._offered = offered  # it is not shown yet
+        elif offered.revision == self._assigned_at and self.others_revision <= offered.others:
+            self._snapshot = replace(self._snapshot, assignments=offered.assignments)
+            self._changes.assignments.clear()
 
     def expect_not(self, written: Iterable[tuple[bytes, bytes]]) -> None:
         for entry in written:
@@ -263,6 +294,7 @@ class Mirror:
         if key.startswith(keys.ASSIGNMENTS):
             node, job = _node_and_job(key, keys.ASSIGNMENTS)
             self._tell(job)
+            self._assigned_at = kv.mod_revision
             self._changes.assignments[node, job] = None
             if not deleted:
                 if known is NOT_OURS:
