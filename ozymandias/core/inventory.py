@@ -102,14 +102,16 @@ class Inventory:
         if not node.is_schedulable:
             return None
         ledger, demand = node.ledger, self._demand
+        capacity, reserve = ledger.capacity, ledger.reserve
         held, promised = ledger.held.resources, ledger.promised.resources
         memory, used = demand.memory_bytes, promised.memory_bytes
-        limit = ledger.capacity.memory_bytes - ledger.reserve.memory_bytes
+        limit = capacity.memory_bytes - reserve.memory_bytes
         most = _times(memory, limit - max(used, held.memory_bytes))
-        disk = ledger.capacity.disk_bytes - ledger.reserve.disk_bytes
+        disk = capacity.disk_bytes - reserve.disk_bytes
         disk -= max(promised.disk_bytes, held.disk_bytes)
-        most = min(most, _times(demand.disk_bytes, disk))
-        if demand.cpu_millis or ledger.capacity.cpu_millis:
+        if demand.disk_bytes or disk < 0:
+            most = min(most, _times(demand.disk_bytes, disk))
+        if demand.cpu_millis or capacity.cpu_millis:
             cores = cpu_limit(ledger.allocatable) - max(promised.cpu_millis, held.cpu_millis)
             most = min(most, _times(demand.cpu_millis, cores))
         if most <= 0:

@@ -16,6 +16,7 @@ once that one is committed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ozymandias.core.apply import apply, touched
 from ozymandias.model.instance import SlotState
@@ -94,20 +95,26 @@ class Reach:
 
     def size_bytes(self, more: "Reach") -> int:
         """About how large a transaction is together with another one's."""
-        nodes = len(self.nodes | more.nodes)
+        nodes = _together(self.nodes, more.nodes)
         return _NODE_BYTES * nodes + self.values_bytes + more.values_bytes
 
     def compares(self, more: "Reach") -> int:
         """How many there are together with another one's."""
         return (
-            len(self.nodes | more.nodes)
-            + len(self.gaining | self.dead | more.gaining | more.dead)
-            + len(self.jobs | more.jobs)
-            + len(self.claims | more.claims)
+            _together(self.nodes, more.nodes)
+            + _together(self.gaining, more.gaining)
+            + _together(self.dead, more.dead)
+            + _together(self.jobs, more.jobs)
+            + _together(self.claims, more.claims)
             + self.versions
             + more.versions
             + bool(self.relies_on_settings or more.relies_on_settings)
         )
+
+
+def _together(many: set[Any], few: set[Any]) -> int:
+    """How many there are in either."""
+    return len(many) + len(few.difference(many))
 
 
 NO_REACH = Reach()

@@ -292,15 +292,18 @@ class Mirror:
             self._unknown.discard(key)
             self._changes.unknown[key] = None
         if key.startswith(keys.ASSIGNMENTS):
+            self._assigned_at = kv.mod_revision
+            if isinstance(known, Assignment):
+                self._tell(known.job)
+                self._changes.assignments[known.node, known.job] = known
+                return
             node, job = _node_and_job(key, keys.ASSIGNMENTS)
             self._tell(job)
-            self._assigned_at = kv.mod_revision
             self._changes.assignments[node, job] = None
             if not deleted:
-                if known is NOT_OURS:
-                    groups = self._read(tuple[Group, ...], kv)
-                    known = Assignment(node=node, job=job, groups=groups)
-                self._changes.assignments[node, job] = known
+                groups = self._read(tuple[Group, ...], kv)
+                assignment = Assignment(node=node, job=job, groups=groups)
+                self._changes.assignments[node, job] = assignment
         elif key.startswith(keys.STATUS):
             node, job = _node_and_job(key, keys.STATUS)
             self._changes.statuses[node, job] = None
