@@ -124,7 +124,15 @@ class Peer:
         print_ready()
         await self._until(lambda: any(self._is_gone(name) for name in names))
         used, noticed = Used(), self._mirror.revision
-        await self._until(lambda: not any(_promised(self._mirror.snapshot(), n) for n in names))
+        waiting = [*names]
+
+        def are_empty() -> bool:
+            """From the last one back: what is empty is not looked at again."""
+            while waiting and not _promised(self._mirror.snapshot(), waiting[-1]):
+                waiting.pop()
+            return not waiting
+
+        await self._until(are_empty)
         answer = used.answer()
         is_moved = any(held.values())
         return {**answer, "revisions": self._mirror.revision - noticed, "is_moved": is_moved}

@@ -24,7 +24,7 @@ from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Clock, StoreError
 from ozymandias.problems import Problem
-from ozymandias.store.commit import Committer
+from ozymandias.store.commit import Committed, Committer
 from ozymandias.store.mirror import Mirror
 from ozymandias.telemetry import warn
 
@@ -167,18 +167,28 @@ class Scheduler:
             found = self._propose(snapshot, dead, fenced, leisure)
             return found.plan if found else None
 
-        try:
-            outcome = await self._committer.commit(decide)
-        except StoreError as error:
-            warn("schedule.not_committed", reason=str(error))
+        # Of many losses the next part is decided while the first is on its way to the store.
+        parts = 2 if loss.dead - proposal.plan.dead and proposal.plan.dead else 1
+        outcomes = await asyncio.gather(
+            *(self._committer.commit(decide) for _ in range(parts)), return_exceptions=True
+        )
+        is_done = [self._told(outcome) for outcome in outcomes]
+        if not all(is_done):
             return self._clock.boot() + RETRY_SECONDS
-        if isinstance(outcome, Problem):
-            warn("schedule.not_committed", reason=outcome.detail)
-            return self._clock.boot() + RETRY_SECONDS
-        if not outcome.plan.is_empty:
-            self._events.narrate(outcome.plan)
         self._first_wanted = ("", 0.0)
         return self._clock.boot()  # there may be more to do
+
+    def _told(self, outcome: Committed | Problem | BaseException) -> bool:
+        """Say what became of a plan; False: try again in a while."""
+        if isinstance(outcome, Committed):
+            if not outcome.plan.is_empty:
+                self._events.narrate(outcome.plan)
+            return True
+        if isinstance(outcome, BaseException) and not isinstance(outcome, StoreError):
+            raise outcome
+        reason = outcome.detail if isinstance(outcome, Problem) else str(outcome)
+        warn("schedule.not_committed", reason=reason)
+        return False
 
     def _fence_seconds(self) -> float:
         session = self._session
