@@ -213,8 +213,16 @@ def wary_of(snapshot: Snapshot, key: JobKey) -> list[JobKey]:
         jobs.facts["wary"] = found
     known: dict[JobKey, set[JobKey]] = jobs.facts["wary"]
     others = known.get(key, set()) - jobs.recent.keys()
-    others |= {k for k, record in jobs.recent.items() if record and key in _shunned(record)}
+    others |= {k for k, record in jobs.recent.items() if record and _shuns(record, key)}
     return sorted(others)
+
+
+def _shuns(record: JobRecord, key: JobKey) -> bool:
+    for version in record.versions.values():
+        for neighbour in version.job.placement.apart:
+            if neighbour.job == key:
+                return True
+    return False
 
 
 def _shunned(record: JobRecord) -> set[JobKey]:
