@@ -13,6 +13,9 @@ view of the cluster that may be old.
     L3   priority  room that appeared goes to the highest priority that fits into it, and so does
                    what is left after a loss
 
+One revision may hold several decisions, in an order that it does not tell: what was decided before
+or after something else that the same revision did there is not judged by that.
+
 Statuses are not compared by a commit, so what was true half a second ago counts as true.
 """
 
@@ -38,6 +41,7 @@ class Conduct:
     ) -> None:
         self._truth = truth
         self._now = now
+        self._is_tended = is_tended
         self._ready: dict[JobKey, dict[PodId, float]] = {}  # healthy, and since when
         self._ready_until: dict[JobKey, dict[PodId, float]] = {}  # no more, and until when
         self._lost: dict[JobKey, dict[PodId, float]] = {}  # ready on a node that was given up
@@ -195,12 +199,17 @@ class Conduct:
             if not more or head is None or head.deleting or head.override_freeze:
                 continue
             instances = list(truth.assigned(job))
-            if any((there := truth.ledgers.get(a.node)) and there.drain for a in instances):
+            if any(self._is_drained(change, a.node) for a in instances):
                 continue
             is_mixed = any(a.state in LIVE and not rest.is_current(a, head) for a in instances)
             old = [pod for pod in stopped.get(job, ()) if not rest.is_current(pod, head)]
             if old or (is_mixed and self._is_one_more(job, head, live.total())):
                 yield f"F1 {job} is rolled out in a freeze window"
+
+    def _is_drained(self, change: Change, node: NodeName) -> bool:
+        """Whether it is, was until this revision, or may have been within it."""
+        ledgers = change.ledgers.get(node), self._truth.ledgers.get(node)
+        return self._is_tended(node) or any(ledger and ledger.drain for ledger in ledgers)
 
     def _is_one_more(self, job: JobKey, head: JobHead, live: int) -> bool:
         spec = self._truth.spec(job)
@@ -240,7 +249,7 @@ class Conduct:
                 self._missing_since.setdefault(job, now)
             else:
                 self._missing_since.pop(job, None)
-        if not is_trusted:
+        if not is_trusted or change.settles:
             return []
         # A repair looks after those only that have just lost something.
         is_repair = bool(change.lost - truth.presences.keys())
@@ -250,9 +259,25 @@ class Conduct:
         lately = now - VIEW_SECONDS
         rivals = {r for r in rivals if is_repair or self._missing_since[r] <= lately}
         found: list[str] = []
-        for job in sorted((gained.keys() & concerned) - asked):
-            found += self._check_first(job, gained, rivals - gained.keys())
+        plain = {
+            job: there
+            for job, nodes in gained.items()
+            if (
+                there := Counter(
+                    {n: c for n, c in nodes.items() if self._is_plainly_given(change, n)}
+                )
+            )
+        }
+        for job in sorted((plain.keys() & concerned) - asked):
+            found += self._check_first(job, plain, rivals - gained.keys())
         return found
+
+    def _is_plainly_given(self, change: Change, node: NodeName) -> bool:
+        """Whether a revision did nothing else there that makes room, or lets others in."""
+        before, after = change.ledgers.get(node), self._truth.ledgers.get(node)
+        if before is None or after is None or node in change.lost | change.freed:
+            return False
+        return (before.takes_work, before.all_labels) == (after.takes_work, after.all_labels)
 
     def _check_first(
         self, job: JobKey, gained: Mapping[JobKey, Counter[NodeName]], rivals: set[JobKey]

@@ -4,8 +4,9 @@ Fed with every revision, from the raw store alone. An instance that ceases to be
 is there, neither drained nor shed, though its job lacks instances then and nobody asked for any of
 it, was displaced. That is inferred from what happened to it, not from what anybody wrote about it.
 
-    S11  reason     somebody of strictly higher priority waits on that node in the same revision,
-                    or runs there where the same revision tells that something else is gone
+    S11  reason     somebody of strictly higher priority waits on that node in the same revision, or
+                    runs there where the same revision tells that something else is gone, or where
+                    who had to leave had only waited
          protected  it was not protected
          again      it had not been displaced within the minute before
     S14  closed     a node under pressure is given no new work
@@ -61,7 +62,8 @@ class Precedence:
         found: list[str] = []
         for a in left:
             if a.job not in asked | moved and a.node not in change.presences:
-                states = LIVE if a.node in change.lost else {SlotState.WAITING}
+                is_free = a.node in change.lost or a.state is SlotState.WAITING
+                states = LIVE if is_free else {SlotState.WAITING}
                 there = [other for other in came.get(a.node, []) if other.state in states]
                 found += self._judge(a, there, is_trusted)
         if is_trusted:
