@@ -78,7 +78,7 @@ class Conduct:
                 self._lost.setdefault(pod.key, {})[pod] = max(since, self._now())
         if is_trusted:
             for job in stopped.keys() - asked:
-                found += self._check_floor(job, stopped[job])
+                found += self._check_floor(job, stopped[job], change)
             for job in heads.keys() - asked:
                 found += self._check_move(job, heads[job], stopped.get(job, ()))
         if change.is_schedule:
@@ -110,7 +110,7 @@ class Conduct:
         until = self._ready_until.setdefault(job, {})
         until.update((pod, now) for pod in before.keys() - ready)
 
-    def _check_floor(self, job: JobKey, stopped: Sequence[PodId]) -> Iterator[str]:
+    def _check_floor(self, job: JobKey, stopped: Sequence[PodId], change: Change) -> Iterator[str]:
         truth, now = self._truth, self._now()
         head, spec = truth.heads.get(job), truth.spec(job)
         if head is None or head.deleting or spec is None or self._is_new(job):
@@ -128,20 +128,31 @@ class Conduct:
         floor, name = rest.floor_of(spec, head.wanted), served[0].name
         if healthy < floor:
             yield f"S10 {name} was stopped: {healthy} of {job} are healthy, {floor} must be"
-        elif healthy < head.wanted and self._is_moved(served, instances, spec, head):
+        elif healthy < head.wanted and self._is_moved(served, instances, spec, head, change):
             wanted = head.wanted
             yield f"S10 {name} was drained: {healthy} of {job} are healthy, {wanted} are wanted"
 
     def _is_moved(
-        self, served: Sequence[PodId], instances: Sequence[Assigned], spec: Job, head: JobHead
+        self,
+        served: Sequence[PodId],
+        instances: Sequence[Assigned],
+        spec: Job,
+        head: JobHead,
+        change: Change,
     ) -> bool:
-        """Whether a drain without a deadline is what stopped it: that one starts others first."""
+        """Whether a drain without a deadline is what stopped it: that one starts others first.
+
+        A drain that begins in the same revision may have begun when it was to stop already.
+        """
         ledger = self._truth.ledgers.get(served[0].node)
+        before = change.ledgers.get(served[0].node)
         is_current = (served[0].uid, served[0].version) == (head.uid, head.version)
         return (
             ledger is not None
             and ledger.drain is not None
             and not ledger.drain.deadline
+            and before is not None
+            and before.drain is not None
             and is_current
             and spec.kind is JobKind.SERVICE
             and spec.on_partition is not OnPartition.STOP

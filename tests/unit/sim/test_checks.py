@@ -33,7 +33,16 @@ from ozymandias.model.job import (
     PendingSource,
     PlacementRules,
 )
-from ozymandias.model.node import Demand, Displaced, Drain, Ledger, NodeName, Presence, Resources
+from ozymandias.model.node import (
+    Demand,
+    Displaced,
+    Drain,
+    Ledger,
+    Load,
+    NodeName,
+    Presence,
+    Resources,
+)
 from ozymandias.model.pod import PodId
 from ozymandias.model.settings import FreezeWindow, Settings
 from ozymandias.ports import KV, Event
@@ -52,6 +61,7 @@ from tests.unit.core import builders
 WEB = JobKey(Namespace("default"), JobName("web"))
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 DEMAND = Demand(memory_bytes=1, disk_bytes=0)
+SHEDDING = Load(taint="memory", shed_to=0)
 CAPACITY = Resources(memory_bytes=2**32, disk_bytes=2**32)
 
 
@@ -326,7 +336,9 @@ def joined(node: NodeName = N1) -> Event:
     return put(keys.node(node), presence)
 
 
-def told(first: list[Event], then: list[Event], *, is_tended: bool = False) -> list[str]:
+def told(
+    first: list[Event], then: list[Event], *, is_tended: bool = False, sent_at: float = 10.0
+) -> list[str]:
     """What is held against the second of two revisions, ten seconds apart."""
     violations: list[str] = []
     now = [0.0]
@@ -335,7 +347,7 @@ def told(first: list[Event], then: list[Event], *, is_tended: bool = False) -> l
     witness.commit(1, first, None)
     violations.clear()
     now[0] = 10.0
-    witness.commit(2, then, (N1, ""), 10.0)
+    witness.commit(2, then, (N1, ""), sent_at)
     # Records of decisions are not what these are about.
     return [text for text in violations if not text.startswith("S18")]
 
@@ -395,3 +407,39 @@ def test_a_node_may_be_opened_and_closed_again_within_a_revision() -> None:
     [wrong] = check_rules(truth, change)
     assert wrong.endswith("which lacks a label that it requires")
     assert check_rules(truth, change, {N1}) == []
+
+
+def test_a_drain_of_the_same_revision_may_have_come_before_or_after() -> None:
+    """What stops beside its beginning was not stopped by it, and beside its end perhaps was."""
+    low, high = group(0, SlotState.RUNNING), group(0, SlotState.WAITING)
+    stopping, drain = group(0, SlotState.STOPPING), Drain(since=1.0)
+    first = [*job_events("low", 1), *job_events("high", 1, priority=5), joined()]
+    first += [assigned("low", low)]
+    then = [assigned("low", stopping), assigned("high", high)]
+    status = InstanceStatus(slot=0, uid="u", version=1, state=InstanceState.HEALTHY, healthy=True)
+    healthy = put(keys.status(N1, JobKey(Namespace("default"), JobName("low"))), {0: status})
+    open_before, open_after = ledger(low), ledger(stopping, high)
+    closed_before, closed_after = (replace(one, drain=drain) for one in (open_before, open_after))
+    begins = told(
+        [*first, healthy, put(keys.ledger(N1), open_before)],
+        [*then, put(keys.ledger(N1), closed_after)],
+    )
+    assert not any(text.startswith("S10") for text in begins)
+    alone = [assigned("low", stopping), put(keys.ledger(N1), ledger(stopping))]
+    ends = told([*first, put(keys.ledger(N1), closed_before)], alone)
+    assert ends == []
+    assert told([*first, put(keys.ledger(N1), open_before)], alone) == [
+        "S11 low-0 had to leave n1, and nobody came for whom"
+    ]
+
+
+def test_who_was_shed_on_an_older_view_was_not_displaced() -> None:
+    """The host is relieved by now; what was asked for before that is asked for again as it was."""
+    low, stopping = group(0, SlotState.RUNNING), group(0, SlotState.STOPPING)
+    first = [*job_events("low", 1), joined(), assigned("low", low)]
+    first += [put(keys.ledger(N1), ledger(low)), put(keys.load(N1), SHEDDING)]
+    then = [assigned("low", stopping), put(keys.ledger(N1), ledger(stopping))]
+    relieved = put(keys.load(N1), replace(SHEDDING, taint="", shed_to=-1))
+    assert told(first, [relieved, *then], sent_at=1.0) == []
+    wrong = "S11 low-0 had to leave n1, and nobody came for whom"
+    assert wrong in told(first, [relieved, *then])
