@@ -312,7 +312,7 @@ class Conduct:
                     continue  # others leave for it; its rival may not want that
                 given = [Demand.of(spec)] * count
                 there = self._live.get(other, Counter())
-                if rest.may_have(truth, node, rival, there) and rest.fits(
+                if rest.may_have(truth, node, rival, there) and rest.fits_beside(
                     truth, node, Demand.of(rival), given
                 ):
                     yield f"L3 {node} got {job}, though {other} comes first and would have fitted"

@@ -24,6 +24,7 @@ from ozymandias.model.job import (
     Job,
     JobHead,
     JobKey,
+    JobKind,
     JobName,
     JobVersion,
     LabelRule,
@@ -49,7 +50,7 @@ from ozymandias.ports import KV, Event
 from ozymandias.problems import ProblemError
 from ozymandias.sim.invariants import check_given
 from ozymandias.sim.pools import Pools
-from ozymandias.sim.rest import differences, still_to_do, undrained
+from ozymandias.sim.rest import differences, placeable, still_to_do, undrained
 from ozymandias.sim.returns import could_go_on
 from ozymandias.sim.rules import check_rules
 from ozymandias.sim.truth import Change, Truth, live_of
@@ -298,6 +299,21 @@ def test_a_burst_leaves_no_more_at_home_than_it_says() -> None:
     assert placed(truth, N1) == []
     truth.presences[N2] = presence
     assert placed(cluster(PlacementRules(burst=Burst(after=1, nodes=(N3,))), 2, N1, N3), N1) == []
+
+
+def test_room_that_is_kept_for_a_system_job_is_nobody_elses() -> None:
+    """Its last one there still stops, and its next one is larger (told as L3)."""
+    for kind, found in ((JobKind.SYSTEM, []), (JobKind.SERVICE, ["1 of web are nowhere"])):
+        truth = cluster(PlacementRules(), 1)
+        kept = JobKey(Namespace("default"), JobName("kept"))
+        containers = (Container(name="app", image="app", memory_bytes=8),)
+        job = Job(name=kept.name, kind=kind, instances=0, containers=containers)
+        truth.heads[kept] = JobHead(uid="u", version=1, wanted=0)
+        truth.versions[kept, 1] = JobVersion(uid="u", version=1, job=job)
+        last = Assignment(node=N1, job=kept, groups=(group(0, SlotState.STOPPING),))
+        truth.assignments[N1] = {kept: last}
+        truth.ledgers[N1] = ledger(*last.groups, memory_bytes=8)
+        assert [text.split(",")[0] for text in placeable(truth, {N1})] == found
 
 
 # One revision may hold several decisions ----------------------------------------------------------
