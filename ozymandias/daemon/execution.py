@@ -418,5 +418,17 @@ class Executor:
         return plan is not None and not plan.is_empty
 
     def _decide_vacate(self, snapshot: Snapshot) -> Plan | None:
+        """A pod is gone that is not here, and that we have heard is to stop.
+
+        The snapshot may hold commits of our own that the mirror has yet to show: by what we know a
+        slot that they stop is to run, and its pod may be made at any moment.
+        """
         present = frozenset(self._local.observed.keys() | self._local.busy)
-        return plan_vacate(snapshot, self._node, present)
+        here, wanted = snapshot.instances_on(self._node), self._local.wanted
+        stopping = (pod_id(a) for a in here if a.state is SlotState.STOPPING)
+        unheard = {
+            pod
+            for pod in stopping
+            if pod not in wanted or wanted[pod].state is not SlotState.STOPPING
+        }
+        return plan_vacate(snapshot, self._node, present | unheard)

@@ -68,16 +68,18 @@ class Pace:
         self._next = now + max(LOOK_SECONDS, SHARE * (now - began))
 
     def look_again(self, snapshot: Snapshot, now: float, wall: float) -> float | None:
-        """When to look though nothing changes; boot clock."""
+        """When to look though nothing changes; boot clock.
+
+        A move that was begun has to end, whether others may begin or not.
+        """
         if now < self._next:
             return self._next
         settings = snapshot.settings
-        if settings.rebalance is RebalanceMode.OFF and not settings.rebalancing:
-            return None
-        if now < self._changed + self._steady_seconds + LOOK_SECONDS:
+        may_begin = settings.rebalance is not RebalanceMode.OFF or settings.rebalancing
+        if may_begin and now < self._changed + self._steady_seconds + LOOK_SECONDS:
             return now + LOOK_SECONDS
-        waits = next_patience(snapshot, wall) is not None or any(
-            is_at_peace(record.head, wall) for record in snapshot.jobs.values()
+        waits = next_patience(snapshot, wall) is not None or (
+            may_begin and any(is_at_peace(record.head, wall) for record in snapshot.jobs.values())
         )
         return now + LATER_SECONDS if waits else None
 

@@ -13,6 +13,9 @@ view of the cluster that may be old.
     L3   priority  room that appeared goes to the highest priority that fits into it, and so does
                    what is left after a loss
 
+One revision may hold several decisions, in an order that it does not tell: what was decided before
+or after something else that the same revision did there is not judged by that.
+
 Statuses are not compared by a commit, so what was true half a second ago counts as true.
 """
 
@@ -38,6 +41,7 @@ class Conduct:
     ) -> None:
         self._truth = truth
         self._now = now
+        self._is_tended = is_tended
         self._ready: dict[JobKey, dict[PodId, float]] = {}  # healthy, and since when
         self._ready_until: dict[JobKey, dict[PodId, float]] = {}  # no more, and until when
         self._lost: dict[JobKey, dict[PodId, float]] = {}  # ready on a node that was given up
@@ -74,7 +78,7 @@ class Conduct:
                 self._lost.setdefault(pod.key, {})[pod] = max(since, self._now())
         if is_trusted:
             for job in stopped.keys() - asked:
-                found += self._check_floor(job, stopped[job])
+                found += self._check_floor(job, stopped[job], change)
             for job in heads.keys() - asked:
                 found += self._check_move(job, heads[job], stopped.get(job, ()))
         if change.is_schedule:
@@ -106,7 +110,7 @@ class Conduct:
         until = self._ready_until.setdefault(job, {})
         until.update((pod, now) for pod in before.keys() - ready)
 
-    def _check_floor(self, job: JobKey, stopped: Sequence[PodId]) -> Iterator[str]:
+    def _check_floor(self, job: JobKey, stopped: Sequence[PodId], change: Change) -> Iterator[str]:
         truth, now = self._truth, self._now()
         head, spec = truth.heads.get(job), truth.spec(job)
         if head is None or head.deleting or spec is None or self._is_new(job):
@@ -124,20 +128,31 @@ class Conduct:
         floor, name = rest.floor_of(spec, head.wanted), served[0].name
         if healthy < floor:
             yield f"S10 {name} was stopped: {healthy} of {job} are healthy, {floor} must be"
-        elif healthy < head.wanted and self._is_moved(served, instances, spec, head):
+        elif healthy < head.wanted and self._is_moved(served, instances, spec, head, change):
             wanted = head.wanted
             yield f"S10 {name} was drained: {healthy} of {job} are healthy, {wanted} are wanted"
 
     def _is_moved(
-        self, served: Sequence[PodId], instances: Sequence[Assigned], spec: Job, head: JobHead
+        self,
+        served: Sequence[PodId],
+        instances: Sequence[Assigned],
+        spec: Job,
+        head: JobHead,
+        change: Change,
     ) -> bool:
-        """Whether a drain without a deadline is what stopped it: that one starts others first."""
+        """Whether a drain without a deadline is what stopped it: that one starts others first.
+
+        A drain that begins in the same revision may have begun when it was to stop already.
+        """
         ledger = self._truth.ledgers.get(served[0].node)
+        before = change.ledgers.get(served[0].node)
         is_current = (served[0].uid, served[0].version) == (head.uid, head.version)
         return (
             ledger is not None
             and ledger.drain is not None
             and not ledger.drain.deadline
+            and before is not None
+            and before.drain is not None
             and is_current
             and spec.kind is JobKind.SERVICE
             and spec.on_partition is not OnPartition.STOP
@@ -195,12 +210,17 @@ class Conduct:
             if not more or head is None or head.deleting or head.override_freeze:
                 continue
             instances = list(truth.assigned(job))
-            if any((there := truth.ledgers.get(a.node)) and there.drain for a in instances):
+            if any(self._is_drained(change, a.node) for a in instances):
                 continue
             is_mixed = any(a.state in LIVE and not rest.is_current(a, head) for a in instances)
             old = [pod for pod in stopped.get(job, ()) if not rest.is_current(pod, head)]
             if old or (is_mixed and self._is_one_more(job, head, live.total())):
                 yield f"F1 {job} is rolled out in a freeze window"
+
+    def _is_drained(self, change: Change, node: NodeName) -> bool:
+        """Whether it is, was until this revision, or may have been within it."""
+        ledgers = change.ledgers.get(node), self._truth.ledgers.get(node)
+        return self._is_tended(node) or any(ledger and ledger.drain for ledger in ledgers)
 
     def _is_one_more(self, job: JobKey, head: JobHead, live: int) -> bool:
         spec = self._truth.spec(job)
@@ -240,7 +260,7 @@ class Conduct:
                 self._missing_since.setdefault(job, now)
             else:
                 self._missing_since.pop(job, None)
-        if not is_trusted:
+        if not is_trusted or change.settles:
             return []
         # A repair looks after those only that have just lost something.
         is_repair = bool(change.lost - truth.presences.keys())
@@ -250,9 +270,25 @@ class Conduct:
         lately = now - VIEW_SECONDS
         rivals = {r for r in rivals if is_repair or self._missing_since[r] <= lately}
         found: list[str] = []
-        for job in sorted((gained.keys() & concerned) - asked):
-            found += self._check_first(job, gained, rivals - gained.keys())
+        plain = {
+            job: there
+            for job, nodes in gained.items()
+            if (
+                there := Counter(
+                    {n: c for n, c in nodes.items() if self._is_plainly_given(change, n)}
+                )
+            )
+        }
+        for job in sorted((plain.keys() & concerned) - asked):
+            found += self._check_first(job, plain, rivals - gained.keys())
         return found
+
+    def _is_plainly_given(self, change: Change, node: NodeName) -> bool:
+        """Whether a revision did nothing else there that makes room, or lets others in."""
+        before, after = change.ledgers.get(node), self._truth.ledgers.get(node)
+        if before is None or after is None or node in change.lost | change.freed:
+            return False
+        return (before.takes_work, before.all_labels) == (after.takes_work, after.all_labels)
 
     def _check_first(
         self, job: JobKey, gained: Mapping[JobKey, Counter[NodeName]], rivals: set[JobKey]
@@ -276,7 +312,7 @@ class Conduct:
                     continue  # others leave for it; its rival may not want that
                 given = [Demand.of(spec)] * count
                 there = self._live.get(other, Counter())
-                if rest.may_have(truth, node, rival, there) and rest.fits(
+                if rest.may_have(truth, node, rival, there) and rest.fits_beside(
                     truth, node, Demand.of(rival), given
                 ):
                     yield f"L3 {node} got {job}, though {other} comes first and would have fitted"

@@ -117,11 +117,14 @@ def _is_as_closed(before: Ledger, after: Ledger) -> bool:
     return (bool(before.drain), before.is_cordoned) == (bool(after.drain), after.is_cordoned)
 
 
-def check_given(truth: Truth, change: Change) -> list[str]:
+def check_given(
+    truth: Truth, change: Change, tended: AbstractSet[NodeName] = frozenset()
+) -> list[str]:
     """Work is given to nodes that are there and take it; what belongs to nodes is always taken.
 
     One revision may hold a submit and the cordon that came right after it, or the end of a drain, a
-    submit and a cordon.
+    submit and a cordon. Where the last word is the first one again only ``tended`` tells: operators
+    are asking about these nodes now.
     """
     found = []
     for node, job in sorted(change.given):
@@ -132,7 +135,7 @@ def check_given(truth: Truth, change: Change) -> list[str]:
         is_closed = (
             ledger is not None
             and not ledger.takes_work
-            and node not in change.were_open
+            and node not in change.were_open | tended
             and _is_as_closed(change.ledgers.get(node, ledger), ledger)
         )
         if is_service and is_closed:

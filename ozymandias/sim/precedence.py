@@ -4,8 +4,9 @@ Fed with every revision, from the raw store alone. An instance that ceases to be
 is there, neither drained nor shed, though its job lacks instances then and nobody asked for any of
 it, was displaced. That is inferred from what happened to it, not from what anybody wrote about it.
 
-    S11  reason     somebody of strictly higher priority waits on that node in the same revision,
-                    or runs there where the same revision tells that something else is gone
+    S11  reason     somebody of strictly higher priority waits on that node in the same revision, or
+                    runs there where the same revision tells that something else is gone, or where
+                    who had to leave had only waited
          protected  it was not protected
          again      it had not been displaced within the minute before
     S14  closed     a node under pressure is given no new work
@@ -61,9 +62,10 @@ class Precedence:
         found: list[str] = []
         for a in left:
             if a.job not in asked | moved and a.node not in change.presences:
-                states = LIVE if a.node in change.lost else {SlotState.WAITING}
+                is_free = a.node in change.lost or a.state is SlotState.WAITING
+                states = LIVE if is_free else {SlotState.WAITING}
                 there = [other for other in came.get(a.node, []) if other.state in states]
-                found += self._judge(a, there, is_trusted)
+                found += self._judge(a, there, change, is_trusted)
         if is_trusted:
             found += self._check_closed(change)
         return found
@@ -77,20 +79,25 @@ class Precedence:
 
     # Preemption ---------------------------------------------------------------------------------
 
-    def _judge(self, a: Assigned, came: list[Assigned], is_trusted: bool) -> list[str]:
+    def _judge(
+        self, a: Assigned, came: list[Assigned], change: Change, is_trusted: bool
+    ) -> list[str]:
         truth, node = self._truth, a.node
         head, spec = truth.heads.get(a.job), truth.spec(a.job)
-        ledger = truth.ledgers.get(node)
+        ledger, before = truth.ledgers.get(node), change.ledgers.get(node)
         if head is None or spec is None or head.deleting or spec.kind is not JobKind.SERVICE:
             return []
         if node not in truth.presences or ledger is None or ledger.drain:
             return []  # lost with its node, or drained
-        if self._is_tended(node):
+        if self._is_tended(node) or (before and before.drain):
             return []  # a drain may begin, stop something and end within one revision
         if not rest.is_current(a, head) or len(self._live[a.job]) >= head.wanted:
             return []  # replaced, or one too many
-        if self._shedding_until.get(node, 0.0) >= self._now() - self._view_seconds:
-            return self._check_order(a, spec) if is_trusted else []
+        shed_until = self._shedding_until.get(node)
+        if shed_until is not None and not is_trusted:
+            return []  # it may have been decided back then
+        if shed_until is not None and shed_until >= self._now() - self._view_seconds:
+            return [] if came else self._check_order(a, spec)
         return self._check_displaced(a, spec, came)
 
     def _check_displaced(self, a: Assigned, spec: Job, came: list[Assigned]) -> list[str]:

@@ -122,7 +122,7 @@ def placeable(truth: Truth, core: AbstractSet[NodeName]) -> list[str]:
         missing = head.wanted - there.total()
         if missing > 0:
             for node in sorted(core):
-                if may_have(truth, node, spec, there) and fits(truth, node, Demand.of(spec)):
+                if may_have(truth, node, spec, there) and fits_beside(truth, node, Demand.of(spec)):
                     found.append(f"{missing} of {job} are nowhere, and one would fit on {node}")
                     break
     return found
@@ -203,14 +203,42 @@ def _not_empty(truth: Truth) -> set[NodeName]:
     }
 
 
-def fits(truth: Truth, node: NodeName, demand: Demand, given: Iterable[Demand] = ()) -> bool:
-    """Whether one more fits, beside what the node holds and promises, less what is given up."""
+def fits_beside(truth: Truth, node: NodeName, demand: Demand, given: Iterable[Demand] = ()) -> bool:
+    """The same, where the room of system jobs is kept: their last one there still stops."""
+    due: list[tuple[int, JobKey, Demand]] = []
+    for job, head in truth.heads.items():
+        spec = truth.spec(job)
+        if spec is None or spec.kind is not JobKind.SYSTEM or head.deleting:
+            continue
+        here = [a for a in truth.assigned(job) if a.node == node]
+        if here and all(a.state is SlotState.STOPPING for a in here) and node in homes(truth, spec):
+            due.append((-spec.priority, job, Demand.of(spec)))
+    return fits(truth, node, demand, given, [kept for _, _, kept in sorted(due)])
+
+
+def fits(
+    truth: Truth,
+    node: NodeName,
+    demand: Demand,
+    given: Iterable[Demand] = (),
+    kept: Iterable[Demand] = (),
+) -> bool:
+    """Whether one more fits, beside what the node holds and promises, less what is given up.
+
+    What is ``kept`` is as good as promised, as far as it would fit itself.
+    """
     ledger = truth.ledgers[node]
     gone = list(given)
-    memory = max(ledger.held.resources.memory_bytes, ledger.promised.resources.memory_bytes)
-    disk = max(ledger.held.resources.disk_bytes, ledger.promised.resources.disk_bytes)
-    cpu = max(ledger.held.resources.cpu_millis, ledger.promised.resources.cpu_millis)
-    ports = {*ledger.held.host_ports, *ledger.promised.host_ports}
+    promised, taken = ledger.promised.resources, {*ledger.promised.host_ports}
+    for one in kept:
+        if (promised + one.resources).fits_in(ledger.allocatable) and taken.isdisjoint(
+            one.host_ports
+        ):
+            promised, taken = promised + one.resources, taken.union(one.host_ports)
+    memory = max(ledger.held.resources.memory_bytes, promised.memory_bytes)
+    disk = max(ledger.held.resources.disk_bytes, promised.disk_bytes)
+    cpu = max(ledger.held.resources.cpu_millis, promised.cpu_millis)
+    ports = {*ledger.held.host_ports, *taken}
     ports -= {port for other in gone for port in other.host_ports}
     limit = ledger.allocatable
     return (

@@ -11,6 +11,7 @@ rollout leaves some beside the new ones for a while. Nothing of `core/rules.py` 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from ozymandias.model.instance import Assigned, Assignment
 from ozymandias.model.job import Job, JobKey, JobKind, LabelRule, LabelTest
@@ -18,8 +19,13 @@ from ozymandias.model.node import NodeName
 from ozymandias.sim.truth import LIVE, Change, Truth
 
 
-def check_rules(truth: Truth, change: Change) -> list[str]:
-    """Everything that came to be somewhere in this revision."""
+def check_rules(
+    truth: Truth, change: Change, tended: AbstractSet[NodeName] = frozenset()
+) -> list[str]:
+    """Everything that came to be somewhere in this revision.
+
+    Of nodes that are ``tended`` just now, labels may have come and gone within it.
+    """
     if truth.unreadable:
         return []  # a rule that can't be read can't be kept
     found: list[str] = []
@@ -29,18 +35,25 @@ def check_rules(truth: Truth, change: Change) -> list[str]:
             if version is not None:
                 found += (
                     f"S8 {job} was placed on {node}{why}"
-                    for why in _broken(truth, change, node, version.job, number)
+                    for why in _broken(truth, change, node, version.job, number, node in tended)
                 )
     return found
 
 
-def _broken(truth: Truth, change: Change, node: NodeName, spec: Job, number: int) -> Iterator[str]:
+def _broken(
+    truth: Truth, change: Change, node: NodeName, spec: Job, number: int, is_tended: bool
+) -> Iterator[str]:
     before, after = change.ledgers.get(node), truth.ledgers.get(node)
-    labels = [ledger.all_labels for ledger in (before, after) if ledger]
+    labels = [ledger.all_labels for ledger in (before, after) if ledger and not is_tended]
     if labels and not any(has_all(spec.placement.require, found) for found in labels):
         yield ", which lacks a label that it requires"
     pools = [p.require for p in truth.settings.pools if p.namespace == spec.namespace and p.is_hard]
-    if pools and not change.settles and not any(has_all(r, f) for r in pools for f in labels):
+    if (
+        labels
+        and pools
+        and not change.settles
+        and not any(has_all(r, f) for r in pools for f in labels)
+    ):
         yield ", which is not in its namespace's pool"
     if spec.kind is JobKind.SYSTEM:
         return  # it belongs to nodes, whoever is there

@@ -36,6 +36,7 @@ class Change:
     named: set[JobKey] = field(default_factory=set)  # statuses or names of these
     presences: set[NodeName] = field(default_factory=set)
     lost: set[NodeName] = field(default_factory=set)  # these gave up room that was held
+    freed: set[NodeName] = field(default_factory=set)  # these were promised less of something
     gained: set[NodeName] = field(default_factory=set)  # these were promised more
     given: set[tuple[NodeName, JobKey]] = field(default_factory=set)  # the same, and what
     # Of what each node was newly given: the versions; and what it has nothing of any more.
@@ -142,6 +143,8 @@ class Truth:
             own[job] = Assignment(node=node, job=job, groups=groups)
         if before and held(own.get(job)) < held(before):
             change.lost.add(node)
+        if promised(own.get(job)) < promised(before):
+            change.freed.add(node)
         if promised(own.get(job)) > promised(before):
             change.gained.add(node)
             change.given.add((node, job))

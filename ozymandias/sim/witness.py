@@ -89,7 +89,7 @@ class Witness:
         self.on_head: list[HEAD_CHANGED] = []
         self.schedule_revisions = 0
         self.is_lagging: Callable[[NodeName], bool] = lambda node: False
-        self.is_tended: Callable[[NodeName], bool] = lambda node: False  # somebody drains it now
+        self.is_tended: Callable[[NodeName], bool] = lambda node: False  # by operators, now
         self.running_on: Callable[[str], Iterable[PodId]] = lambda machine: ()
         self.is_up: Callable[[PodId], bool] = lambda pod: False  # all of it runs on its host
         self._rules = rules
@@ -124,6 +124,7 @@ class Witness:
         else:
             holding = set()  # nobody loses anything here
         change = truth.take_in(events)
+        tended = {node for node in change.nodes if self.is_tended(node)}
         found: list[str] = []
         if actor and any(not e.kv.key.startswith(keys.FORMAT) for e in events):
             found += invariants.check_fence(truth, *actor, epoch=self._epochs.get(actor, 0))
@@ -133,12 +134,12 @@ class Witness:
             found += invariants.check_one_place(truth, change.jobs)
             found += invariants.check_one_each(truth, change.jobs)
             found += invariants.check_claims(truth)
-            found += rules.check_rules(truth, change)
+            found += rules.check_rules(truth, change, tended)
             found += self._check_returned(change)
         for job, before in heads.items():
             found += invariants.check_whole(truth, job, before)
         found += self._check_losses(change, actor, holding, sent_at)
-        found += invariants.check_given(truth, change)
+        found += invariants.check_given(truth, change, tended)
         found += check_recorded(change, events, is_ours=actor is not None)
         if change.named:
             found += invariants.check_names(truth, change.named)

@@ -64,6 +64,7 @@ DECIDING_SECONDS_MAX = 0.1  # for one batch: the older a snapshot, the likelier 
 CHAIN_SECONDS = 0.25  # how long decisions go on from our own batches before the mirror is asked
 CHAIN_SHARE = 10  # and so many times as long as asking it took the last time
 CHAIN_SECONDS_MAX = 0.5  # older statuses are not decided on
+HELD_SECONDS_MAX = 0.25  # how long a decision may wait for the answer to the one before it
 LINKS_MAX = 8  # batches that the mirror may be behind: they are laid over it again and again
 STUCK_SECONDS = 10.0  # how long the mirror may take to show what it must show
 LOOKED_AT_MAX = 32  # values that a lost transaction brings back
@@ -205,8 +206,10 @@ class Committer:
                     continue
             links = self._chain.links
             batch = await self._decide_all(tickets)
+            until = self._clock.boot() + HELD_SECONDS_MAX
             await self._sending.acquire()
-            if self._chain.links is links:
+            # It relies on more than is compared: who is healthy, and who is missed since when.
+            if self._chain.links is links and self._clock.boot() <= until:
                 self._chain.add(batch)
                 return batch
             self._sending.release()

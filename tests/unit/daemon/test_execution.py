@@ -382,6 +382,31 @@ def test_half_a_pod_holds_its_room_until_it_is_gone() -> None:
     on_one_node(scenario)
 
 
+def test_a_slot_whose_stop_was_not_heard_of_yet_is_not_given_back() -> None:
+    """It is decided on top of a stop that the watch has not told yet: the pod may be made now."""
+
+    async def scenario(node: OneNode) -> None:
+        node.host.images = {"image"}
+        await node.submit_healthy()
+        await node.submit(OTHER_FILE.replace("image: image", "image: late"))
+        await node.until(lambda: node.state(OTHER) == "backoff")
+        await node.operations.stop(WEB)
+        store = node.world.machines[NODE].store
+        assert store is not None
+        store.stick()
+        stop = asyncio.create_task(node.operations.stop(OTHER))
+        await node.until(lambda: not node.world.etcd.get(keys.assignment(NODE, WEB)))
+        node.host.registry.add("late")
+        await node.until(lambda: node.host.pods)  # by what was last heard it is to run
+        assert node.pod(OTHER) in node.world.truth.pods_of(NODE)
+        store.stick(False)
+        await stop
+        await node.until(lambda: not node.world.etcd.get(keys.assignment(NODE, OTHER)))
+        assert not node.host.pods
+
+    on_one_node(scenario)
+
+
 def test_an_idle_node_is_idle() -> None:
     """With nothing going on nothing is written, and hardly anything is done."""
 

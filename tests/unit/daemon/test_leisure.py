@@ -1,7 +1,8 @@
 """What can wait is looked for in parts, and said once."""
 
 from ozymandias.core.arbiter import Leisure
-from ozymandias.daemon.leisure import LOOKED_AT_MAX, Pace
+from ozymandias.daemon.leisure import LATER_SECONDS, LOOKED_AT_MAX, Pace
+from ozymandias.model.job import Move
 from ozymandias.model.node import NodeName
 from ozymandias.model.record import replace
 from ozymandias.model.settings import RebalanceMode
@@ -48,3 +49,22 @@ def test_a_large_cluster_is_looked_at_part_by_part() -> None:
     alone = replace(snapshot, nodes={NodeName("n1"): snapshot.nodes[NodeName("n1")]})
     assert said(pace, alone, 2) == [False, False]  # a whole round without
     assert said(pace, snapshot, 2) == [False, True]
+
+
+def test_a_move_under_way_is_looked_after_where_no_other_may_begin() -> None:
+    """An operator asked for one and the setting is off: its patience must end it all the same."""
+    for mode in RebalanceMode:
+        snapshot = crowded("web")
+        record = snapshot.jobs[key("web")]
+        move = Move(slot=0, node="n1", to_slot=2, to="n2", since=NOW)
+        moving = replace(record, head=replace(record.head, move=move))
+        snapshot = replace(
+            snapshot,
+            jobs={**snapshot.jobs, key("web"): moving},
+            settings=replace(snapshot.settings, rebalance=mode),
+        )
+        pace = Pace(steady_seconds=1.0)
+        pace.leisure(snapshot, 0.0)
+        assert pace.look_again(snapshot, 100.0, NOW) == 100.0 + LATER_SECONDS
+        idle = replace(snapshot, jobs={**snapshot.jobs, key("web"): record})
+        assert pace.look_again(idle, 100.0, NOW) is None

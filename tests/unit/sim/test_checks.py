@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ozymandias import problems
+from ozymandias.core.apply import totals
 from ozymandias.core.arbiter import propose
 from ozymandias.core.schedule import plan_repair
 from ozymandias.model.instance import (
@@ -22,22 +23,34 @@ from ozymandias.model.job import (
     Job,
     JobHead,
     JobKey,
+    JobKind,
     JobName,
     JobVersion,
+    LabelRule,
     Look,
     Move,
     Namespace,
     PendingSource,
     PlacementRules,
 )
-from ozymandias.model.node import Demand, Displaced, Drain, Ledger, NodeName, Presence, Resources
+from ozymandias.model.node import (
+    Demand,
+    Displaced,
+    Drain,
+    Ledger,
+    Load,
+    NodeName,
+    Presence,
+    Resources,
+)
 from ozymandias.model.pod import PodId
 from ozymandias.model.record import replace
 from ozymandias.model.settings import FreezeWindow, Settings
 from ozymandias.ports import KV, Event
 from ozymandias.problems import ProblemError
+from ozymandias.sim.invariants import check_given
 from ozymandias.sim.pools import Pools
-from ozymandias.sim.rest import differences, still_to_do, undrained
+from ozymandias.sim.rest import differences, placeable, still_to_do, undrained
 from ozymandias.sim.returns import could_go_on
 from ozymandias.sim.rules import check_rules
 from ozymandias.sim.truth import Change, Truth, live_of
@@ -49,6 +62,7 @@ from tests.unit.core import builders
 WEB = JobKey(Namespace("default"), JobName("web"))
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 DEMAND = Demand(memory_bytes=1, disk_bytes=0)
+SHEDDING = Load(taint="memory", shed_to=0)
 CAPACITY = Resources(memory_bytes=2**32, disk_bytes=2**32)
 
 
@@ -285,3 +299,163 @@ def test_a_burst_leaves_no_more_at_home_than_it_says() -> None:
     assert placed(truth, N1) == []
     truth.presences[N2] = presence
     assert placed(cluster(PlacementRules(burst=Burst(after=1, nodes=(N3,))), 2, N1, N3), N1) == []
+
+
+def test_room_that_is_kept_for_a_system_job_is_nobody_elses() -> None:
+    """Its last one there still stops, and its next one is larger (told as L3)."""
+    for kind, found in ((JobKind.SYSTEM, []), (JobKind.SERVICE, ["1 of web are nowhere"])):
+        truth = cluster(PlacementRules(), 1)
+        kept = JobKey(Namespace("default"), JobName("kept"))
+        containers = (Container(name="app", image="app", memory_bytes=8),)
+        job = Job(name=kept.name, kind=kind, instances=0, containers=containers)
+        truth.heads[kept] = JobHead(uid="u", version=1, wanted=0)
+        truth.versions[kept, 1] = JobVersion(uid="u", version=1, job=job)
+        last = Assignment(node=N1, job=kept, groups=(group(0, SlotState.STOPPING),))
+        truth.assignments[N1] = {kept: last}
+        truth.ledgers[N1] = ledger(*last.groups, memory_bytes=8)
+        assert [text.split(",")[0] for text in placeable(truth, {N1})] == found
+
+
+# One revision may hold several decisions ----------------------------------------------------------
+
+
+def group(slot: int, state: SlotState, memory_bytes: int = 1, version: int = 1) -> Group:
+    demand = Demand(memory_bytes=memory_bytes, disk_bytes=0)
+    return Group(uid="u", version=version, state=state, slots=Slots.of([slot]), demand=demand)
+
+
+def ledger(*groups: Group, memory_bytes: int = 2**32) -> Ledger:
+    there = (Assignment(node=N1, job=WEB, groups=groups),)
+    held, promised = totals(there)
+    capacity = Resources(memory_bytes=memory_bytes, disk_bytes=2**32)
+    return Ledger(capacity=capacity, held=held, promised=promised)
+
+
+def job_events(name: str, wanted: int, memory_bytes: int = 1, priority: int = 0) -> list[Event]:
+    key = JobKey(Namespace("default"), JobName(name))
+    containers = (Container(name="app", image="app", memory_bytes=memory_bytes),)
+    job = Job(name=key.name, instances=wanted, containers=containers, priority=priority)
+    return [
+        put(keys.version(key, 1), JobVersion(uid="u", version=1, job=job)),
+        put(keys.job(key), JobHead(uid="u", version=1, wanted=wanted)),
+    ]
+
+
+def assigned(name: str, *groups: Group) -> Event:
+    key = keys.assignment(N1, JobKey(Namespace("default"), JobName(name)))
+    value = codec.encode(groups) if groups else b""
+    return Event(KV(key, value, 1, 1, 1, 0), deleted=not groups)
+
+
+def joined(node: NodeName = N1) -> Event:
+    presence = Presence(address="", machine_id=node, session="", daemon_version="0", api="")
+    return put(keys.node(node), presence)
+
+
+def told(
+    first: list[Event], then: list[Event], *, is_tended: bool = False, sent_at: float = 10.0
+) -> list[str]:
+    """What is held against the second of two revisions, ten seconds apart."""
+    violations: list[str] = []
+    now = [0.0]
+    witness = Witness(Rules(), lambda: now[0], violations.append)
+    witness.is_tended = lambda node: is_tended
+    witness.commit(1, first, None)
+    violations.clear()
+    now[0] = 10.0
+    witness.commit(2, then, (N1, ""), sent_at)
+    # Records of decisions are not what these are about.
+    return [text for text in violations if not text.startswith("S18")]
+
+
+def test_room_that_the_same_revision_made_may_have_come_later() -> None:
+    """The higher priority fits only when something else is gone, and that is told beside."""
+    stopping, low = group(0, SlotState.STOPPING, 6), group(0, SlotState.RUNNING, 2)
+    missing = [*job_events("low", 1, 2), *job_events("high", 1, 8, priority=5)]
+    full = [joined(), put(keys.ledger(N1), ledger(stopping, memory_bytes=8))]
+    given = [assigned("low", low), put(keys.ledger(N1), ledger(low, memory_bytes=8))]
+    first = [*missing, *full, *job_events("other", 0, 6), assigned("other", stopping)]
+    assert told(first, [*given, assigned("other")]) == []
+    empty = [joined(), put(keys.ledger(N1), ledger(memory_bytes=8))]
+    assert told([*missing, *empty], given) == [
+        "L3 n1 got low, though high comes first and would have fitted"
+    ]
+
+
+def test_a_drain_that_ends_with_a_rollouts_step_lets_it_pass_in_a_freeze() -> None:
+    """The step was decided while the node was drained; the revision of both shows the end only."""
+    old, new = group(0, SlotState.RUNNING), group(1, SlotState.RUNNING, version=2)
+    window = Settings(freezes=(FreezeWindow(name="calm", start=0, end=0),))
+    [version, _] = job_events("web", 1)
+    head = put(keys.job(WEB), JobHead(uid="u", version=2, wanted=1))
+    spec = codec.decode(JobVersion, version.kv.value)
+    versions = [version, put(keys.version(WEB, 2), replace(spec, version=2))]
+    first = [*versions, head, put(keys.SCHEDULING, window), joined(), assigned("web", old)]
+    after = [assigned("web", old, new), put(keys.ledger(N1), ledger(old, new))]
+    wrong = ["F1 web is rolled out in a freeze window"]
+    assert told([*first, put(keys.ledger(N1), ledger(old))], after) == wrong
+    assert told([*first, put(keys.ledger(N1), ledger(old))], after, is_tended=True) == []
+    drained = replace(ledger(old), drain=Drain(since=1.0))
+    assert told([*first, put(keys.ledger(N1), drained)], after) == []
+
+
+def test_who_comes_for_one_that_only_waited_may_run_at_once() -> None:
+    """It held nothing; the node itself lets the other run in the revision that lets it wait."""
+    for state, wrong in (
+        (SlotState.WAITING, []),
+        (SlotState.RUNNING, ["S11 low-0 had to leave n1, and nobody came for whom"]),
+    ):
+        low, high = group(0, state), group(0, SlotState.RUNNING)
+        first = [*job_events("low", 1), *job_events("high", 1, priority=5), joined()]
+        first += [assigned("low", low), put(keys.ledger(N1), ledger(low))]
+        left = () if state is SlotState.WAITING else (group(0, SlotState.STOPPING),)
+        then = [assigned("low", *left), assigned("high", high)]
+        assert told(first, [*then, put(keys.ledger(N1), ledger(*left, high))]) == wrong
+
+
+def test_a_node_may_be_opened_and_closed_again_within_a_revision() -> None:
+    """Somebody is asking about it, so nobody can tell; of other nodes the ledgers tell."""
+    truth = cluster(PlacementRules(require=(LabelRule(label="role", values=("a",)),)), 1, N1)
+    truth.ledgers[N1] = Ledger(capacity=CAPACITY, is_cordoned=True)
+    change = Change(given={(N1, WEB)}, placed={(N1, WEB): {1}})
+    assert check_given(truth, change) == ["S3 web was given to n1, which is to get no new work"]
+    assert check_given(truth, change, {N1}) == []
+    [wrong] = check_rules(truth, change)
+    assert wrong.endswith("which lacks a label that it requires")
+    assert check_rules(truth, change, {N1}) == []
+
+
+def test_a_drain_of_the_same_revision_may_have_come_before_or_after() -> None:
+    """What stops beside its beginning was not stopped by it, and beside its end perhaps was."""
+    low, high = group(0, SlotState.RUNNING), group(0, SlotState.WAITING)
+    stopping, drain = group(0, SlotState.STOPPING), Drain(since=1.0)
+    first = [*job_events("low", 1), *job_events("high", 1, priority=5), joined()]
+    first += [assigned("low", low)]
+    then = [assigned("low", stopping), assigned("high", high)]
+    status = InstanceStatus(slot=0, uid="u", version=1, state=InstanceState.HEALTHY, healthy=True)
+    healthy = put(keys.status(N1, JobKey(Namespace("default"), JobName("low"))), {0: status})
+    open_before, open_after = ledger(low), ledger(stopping, high)
+    closed_before, closed_after = (replace(one, drain=drain) for one in (open_before, open_after))
+    begins = told(
+        [*first, healthy, put(keys.ledger(N1), open_before)],
+        [*then, put(keys.ledger(N1), closed_after)],
+    )
+    assert not any(text.startswith("S10") for text in begins)
+    alone = [assigned("low", stopping), put(keys.ledger(N1), ledger(stopping))]
+    ends = told([*first, put(keys.ledger(N1), closed_before)], alone)
+    assert ends == []
+    assert told([*first, put(keys.ledger(N1), open_before)], alone) == [
+        "S11 low-0 had to leave n1, and nobody came for whom"
+    ]
+
+
+def test_who_was_shed_on_an_older_view_was_not_displaced() -> None:
+    """The host is relieved by now; what was asked for before that is asked for again as it was."""
+    low, stopping = group(0, SlotState.RUNNING), group(0, SlotState.STOPPING)
+    first = [*job_events("low", 1), joined(), assigned("low", low)]
+    first += [put(keys.ledger(N1), ledger(low)), put(keys.load(N1), SHEDDING)]
+    then = [assigned("low", stopping), put(keys.ledger(N1), ledger(stopping))]
+    relieved = put(keys.load(N1), replace(SHEDDING, taint="", shed_to=-1))
+    assert told(first, [relieved, *then], sent_at=1.0) == []
+    wrong = "S11 low-0 had to leave n1, and nobody came for whom"
+    assert wrong in told(first, [relieved, *then])

@@ -406,6 +406,34 @@ def test_the_next_is_decided_while_one_is_on_its_way() -> None:
     in_virtual_time(main)
 
 
+def test_what_waited_long_for_the_answer_before_it_is_decided_again() -> None:
+    """Who is healthy, and who is gone, is not compared: a decision must not be old when sent."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB) as (etcd, [peer]):
+            decided: list[float] = []
+            loop = asyncio.get_running_loop()
+
+            def noted(snapshot: Snapshot) -> Plan:
+                decided.append(loop.time())
+                return creation(job("b"), "n1")
+
+            peer.store.partition(Cut.REQUESTS)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(peer.committer.commit(submission("a")))
+                await asyncio.sleep(0.01)
+                group.create_task(peer.committer.commit(noted))
+                await asyncio.sleep(5.0)
+                healed = loop.time()
+                assert len(decided) == 1
+                peer.store.heal()
+            assert len(decided) == 2 and decided[-1] >= healed
+            assert {key.name for key in peer.mirror.snapshot().jobs} == {"a", "b"}
+            assert check_schedule(etcd.snapshot_kvs()) == []
+
+    in_virtual_time(main)
+
+
 def test_what_was_decided_on_top_of_a_loser_is_decided_again() -> None:
     """A batch that another peer has overtaken takes along what counted on it; all get in later."""
 
