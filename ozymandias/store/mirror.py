@@ -39,7 +39,7 @@ from ozymandias.telemetry import warn
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.02
-PAUSE_SECONDS_MAX = 1.0
+PAUSE_SECONDS_MAX = 2.0
 # Nobody's schedule relies on these: what a node tells of itself, and the log.
 UNSCHEDULED = (keys.STATUS, keys.LOADS, keys.EVENTS, keys.DECISIONS)
 NOT_OURS = object()
