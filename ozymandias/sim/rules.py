@@ -61,7 +61,11 @@ def _broken(
     for other in spec.placement.near:
         if not other.weight and other.job not in here and (node, other.job) not in change.left:
             yield f", where no {other.job} is to be near to"
-    yield from (f", where {other} is to be apart from" for other in rivals(truth, node, spec))
+    yield from (
+        f", where {other} is to be apart from"
+        for other in rivals(truth, node, spec)
+        if not _is_later(truth, change, node, other)
+    )
     alike = _alike(truth, spec.key, number)
     here_now = sum(a.node == node for a in alike)
     if 0 < spec.placement.max_per_node < here_now:
@@ -93,6 +97,12 @@ def rivals(truth: Truth, node: NodeName, spec: Job) -> list[JobKey]:
         if (versions := live_versions(assignment))
         and (job in own or any(_is_wary(truth, job, number, spec.key) for number in versions))
     ]
+
+
+def _is_later(truth: Truth, change: Change, node: NodeName, job: JobKey) -> bool:
+    """Whether a system job may have come right after, in the same revision: it asks nobody."""
+    versions = [truth.versions.get((job, v)) for v in change.placed.get((node, job), ())]
+    return any(version and version.job.kind is JobKind.SYSTEM for version in versions)
 
 
 def live_versions(assignment: Assignment) -> set[int]:

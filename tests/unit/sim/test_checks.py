@@ -30,6 +30,7 @@ from ozymandias.model.job import (
     Look,
     Move,
     Namespace,
+    Neighbour,
     PendingSource,
     PlacementRules,
 )
@@ -459,3 +460,16 @@ def test_who_was_shed_on_an_older_view_was_not_displaced() -> None:
     assert told(first, [relieved, *then], sent_at=1.0) == []
     wrong = "S11 low-0 had to leave n1, and nobody came for whom"
     assert wrong in told(first, [relieved, *then])
+
+
+def test_a_system_job_of_the_same_revision_may_have_come_later() -> None:
+    """It asks nobody who would be apart from it; where it was before, that is kept."""
+    other = JobKey(Namespace("default"), JobName("other"))
+    truth = cluster(PlacementRules(apart=(Neighbour(job=other),)), 1, N1)
+    job = Job(name=other.name, kind=JobKind.SYSTEM, instances=0, containers=())
+    truth.versions[other, 1] = JobVersion(uid="u", version=1, job=job)
+    there = Assignment(node=N1, job=other, groups=(group(0, SlotState.RUNNING),))
+    truth.assignments[N1][other] = there
+    wrong = ["S8 web was placed on n1, where other is to be apart from"]
+    assert check_rules(truth, Change(placed={(N1, WEB): {1}})) == wrong
+    assert check_rules(truth, Change(placed={(N1, WEB): {1}, (N1, other): {1}})) == []
