@@ -206,6 +206,5 @@ def not_by_hand(key: JobKey, rules: Autoscale) -> Problem:
 
 def pools(snapshot: Snapshot) -> Iterable[tuple[JobRecord, Autoscale]]:
     """Every pool, in the order of names."""
-    for _, record in sorted(snapshot.jobs.items()):
-        if rules := pool_of(record):
-            yield record, rules
+    found = [(record, rules) for record in snapshot.jobs.values() if (rules := pool_of(record))]
+    return sorted(found, key=lambda pool: pool[0].key)

@@ -23,7 +23,7 @@ from ozymandias.core.buckets import assignments_by_job
 from ozymandias.core.labels import contradiction, matches, spelled, unmet
 from ozymandias.core.rooms import Rooms
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, JobKey, JobRecord, Neighbour, PlacementRules
+from ozymandias.model.job import Job, JobKey, Neighbour, PlacementRules
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Edit
 from ozymandias.model.settings import NodePool, Settings
@@ -208,26 +208,13 @@ def wary_of(snapshot: Snapshot, key: JobKey) -> list[JobKey]:
     if "wary" not in jobs.facts:
         found: dict[JobKey, set[JobKey]] = {}
         for other, record in jobs.shared.items():
-            for shunned in _shunned(record):
+            for shunned in record.shuns:
                 found.setdefault(shunned, set()).add(other)
         jobs.facts["wary"] = found
     known: dict[JobKey, set[JobKey]] = jobs.facts["wary"]
     others = known.get(key, set()) - jobs.recent.keys()
-    others |= {k for k, record in jobs.recent.items() if record and _shuns(record, key)}
+    others |= {k for k, record in jobs.recent.items() if record and key in record.shuns}
     return sorted(others)
-
-
-def _shuns(record: JobRecord, key: JobKey) -> bool:
-    for version in record.versions.values():
-        for neighbour in version.job.placement.apart:
-            if neighbour.job == key:
-                return True
-    return False
-
-
-def _shunned(record: JobRecord) -> set[JobKey]:
-    apart = (version.job.placement.apart for version in record.versions.values())
-    return {neighbour.job for rules in apart for neighbour in rules}
 
 
 def _whereabouts(

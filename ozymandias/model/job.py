@@ -354,6 +354,15 @@ class JobRecord:
     head: JobHead
     head_revision: int
     versions: dict[int, JobVersion] = field(default_factory=dict)
+    # Whom some version would be apart from. Every decision asks that of many jobs, mostly in vain.
+    shuns: frozenset[JobKey] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found: set[JobKey] = set()
+        for version in self.versions.values():
+            if apart := version.job.placement.apart:
+                found.update(neighbour.job for neighbour in apart)
+        object.__setattr__(self, "shuns", frozenset(found))
 
     @property
     def current(self) -> JobVersion | None:
