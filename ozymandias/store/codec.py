@@ -9,6 +9,7 @@ ourselves is told by its bytes, so nearly always that costs one encoding and no 
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,9 +37,12 @@ def _encode_own(value: Any) -> Any:
     raise NotImplementedError(f"no encoding of {type(value).__name__}")
 
 
+_slots = lru_cache(maxsize=1024)(Slots.parse)  # nearly all are few, and of low numbers
+
+
 def _decode_own(kind: type, value: Any) -> Any:
     if kind is Slots and isinstance(value, str):
-        return Slots.parse(value)
+        return _slots(value)
     raise ValueError(f"no decoding of {kind.__name__}")
 
 
