@@ -61,10 +61,12 @@ ATTEMPTS_MAX = 24  # lost races before the caller is told
 REPEATS_MAX = 5  # of a transaction whose answer never came
 BACK_OFF_SECONDS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 DECIDING_SECONDS_MAX = 0.1  # for one batch: the older a snapshot, the likelier is a lost race
+BATCH_SECONDS_MAX = 0.25  # with all that this process does in between
 CHAIN_SECONDS = 0.25  # how long decisions go on from our own batches before the mirror is asked
 CHAIN_SHARE = 10  # and so many times as long as asking it took the last time
 CHAIN_SECONDS_MAX = 0.5  # older statuses are not decided on
 HELD_SECONDS_MAX = 0.25  # how long a decision may wait for the answer to the one before it
+CALM_WINS = 16  # batches without a loss, after which others' changes are not laid beneath at once
 LINKS_MAX = 8  # batches that the mirror may be behind: they are laid over it again and again
 STUCK_SECONDS = 10.0  # how long the mirror may take to show what it must show
 LOOKED_AT_MAX = 32  # values that a lost transaction brings back
@@ -93,6 +95,7 @@ class _Ticket:
 
     decide: Decide
     answer: asyncio.Future[Committed | Problem]
+    asked: int  # the last revision of others that could be seen then
     decided: Plan | Problem | None = None
     losses: int = 0
     is_taken: bool = False  # part of a batch; else it waits
@@ -148,7 +151,8 @@ class Committer:
         The mirror shows it by then, unless it is far behind: what is committed is told in any case.
         Raises Unavailable, Ambiguous (the outcome could not be found out) and LeaseLost.
         """
-        ticket = _Ticket(decide, asyncio.get_running_loop().create_future())
+        answer = asyncio.get_running_loop().create_future()
+        ticket = _Ticket(decide, answer, self._mirror.others_revision)
         self._waiting.append(ticket)
         try:
             while not ticket.answer.done():
@@ -201,7 +205,7 @@ class Committer:
         """
         while True:
             await self._mirror.reached(max(self._seen_first, self._chain.late()), STUCK_SECONDS)
-            if self._chain.is_doubtful():
+            if not self._chain.is_fresh(self._clock.boot()) and self._chain.is_doubtful():
                 async with self._sending:  # until what is on its way has its answer
                     continue
             links = self._chain.links
@@ -219,15 +223,13 @@ class Committer:
         """Decide for those who wait, each on top of the other."""
         commit = f"{self._clock.random.getrandbits(64):016x}"
         batch = self._chain.next_batch(commit, self._compares_max)
-        until = self._clock.boot() + DECIDING_SECONDS_MAX
+        spent, until = 0.0, self._clock.boot() + BATCH_SECONDS_MAX
         losses = max((t.losses for t in self._waiting), default=0)
         most = min(int(self._plans_max), max(1, PLANS_MAX >> 2 * losses))
-        while (
-            self._waiting
-            and len(batch.plans) < most
-            and not batch.is_full
-            and self._clock.boot() <= until
-        ):
+        while self._waiting and len(batch.plans) < most and not batch.is_full:
+            began = self._clock.boot()
+            if spent > DECIDING_SECONDS_MAX or began > until:
+                break
             ticket = self._waiting.popleft()
             if ticket.answer.done():
                 continue
@@ -241,6 +243,7 @@ class Committer:
                 break
             ticket.is_taken = True
             tickets.append(ticket)
+            spent += self._clock.boot() - began
             await asyncio.sleep(0)  # many decisions take a while; others want to run meanwhile
         return batch
 
@@ -250,6 +253,10 @@ class Committer:
             if not batch.takes(plan):
                 return False
             batch.add(plan)
+        elif self._chain.is_older(ticket.asked):
+            # Nothing compares what a refusal was decided on: who asks knows as much as it must.
+            self._chain.lay_anew()
+            return False
         return True
 
     def _wait_again(self, tickets: list[_Ticket]) -> None:
@@ -293,6 +300,7 @@ class Committer:
         self._mirror.offer(Offered(revision=outcome, others=batch.others, assignments=assigned))
         COMMITS.labels("committed").inc(len(batch.plans))
         self._plans_max = min(self._plans_max * GROW, PLANS_MAX)
+        self._chain.won()
         for ticket in tickets:
             ticket.settle(outcome)
 
@@ -321,8 +329,9 @@ class Committer:
 class Chain:
     """The batches that decisions build on before the mirror shows them.
 
-    What the mirror says is laid beneath whenever it shows all of them, after a loss, when others
-    have changed something that decisions rely on, and now and then in any case.
+    What the mirror says is laid beneath whenever it shows all of them, after a loss, and now and
+    then in any case; where a race was lost lately, also when others have changed something that
+    decisions rely on.
     """
 
     def __init__(self, mirror: Mirror, clock: Clock) -> None:
@@ -332,6 +341,7 @@ class Chain:
         self._wrote: dict[Rewritten, Batch] = {}
         self._fresh_until = 0.0
         self._others = -1  # the mirror's last revision of others that is beneath
+        self._won = CALM_WINS  # batches since one was not committed
 
     def is_doubtful(self) -> bool:
         """Whether others have changed what a batch on its way relies on: it will lose.
@@ -343,6 +353,18 @@ class Chain:
         snapshot = self._mirror.snapshot()
         return any(not link.revision and not link.holds_over(snapshot) for link in self.links)
 
+    def is_fresh(self, now: float) -> bool:
+        """Whether the next decisions go on from our own last batch, and ask the mirror later.
+
+        Where races are lost, what others do is looked at before every batch. Where none are it is
+        looked at now and then: laying our batches over it again costs more than they do.
+        """
+        last = self.links[-1] if self.links else None
+        if last is None or 0 < last.revision <= self._mirror.revision:
+            return False
+        is_known = self._mirror.others_revision <= self._others
+        return now < self._fresh_until and (is_known or self._won >= CALM_WINS)
+
     def late(self) -> int:
         """A revision that the mirror must show before more is decided on top of all these.
 
@@ -353,11 +375,8 @@ class Chain:
 
     def next_batch(self, commit: str, compares_max: int) -> Batch:
         now, others = self._clock.boot(), self._mirror.others_revision
-        last = self.links[-1] if self.links else None
-        is_ahead = last is not None and not 0 < last.revision <= self._mirror.revision
-        is_fresh = others <= self._others and now < self._fresh_until
-        if last is not None and is_ahead and is_fresh:
-            snapshot = last.after
+        if self.is_fresh(now):
+            snapshot = self.links[-1].after
         else:
             snapshot = self._mirror.snapshot()
             unseen = [b for b in self.links if not 0 < b.revision <= snapshot.revision]
@@ -378,10 +397,22 @@ class Chain:
             self.links.append(batch)
             self._wrote = self._wrote | batch.wrote()
 
+    def is_older(self, others: int) -> bool:
+        """Whether decisions are made on less than others had changed at this revision."""
+        return self._others < others
+
+    def lay_anew(self) -> None:
+        """What the mirror says is laid beneath the next batch."""
+        self._fresh_until = 0.0
+
+    def won(self) -> None:
+        self._won += 1
+
     def broken(self) -> None:
         """The last one was not committed, or nobody knows: what is on top of it is void as well."""
         self.links = [link for link in self.links if link.revision]
-        self._others = -1
+        self.lay_anew()
+        self._won = 0
 
 
 def _gave_up() -> Problem:

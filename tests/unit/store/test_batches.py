@@ -476,6 +476,45 @@ def test_who_comes_while_a_loser_is_on_its_way_waits_for_its_answer() -> None:
     in_virtual_time(main)
 
 
+def noted(seen: list[set[str]], name: str, *, needs: str = "") -> Decide:
+    """A job on n1 that notes which others there are, and is refused without one of them."""
+
+    def decide(snapshot: Snapshot) -> Plan | Problem:
+        seen.append({key.name for key in snapshot.jobs})
+        is_refused = needs and job(needs).key not in snapshot.jobs
+        return INSUFFICIENT_MEMORY(f"no {needs}") if is_refused else creation(job(name), "n1")
+
+    return decide
+
+
+@pytest.mark.parametrize("needs", ["", "b"])
+@pytest.mark.parametrize("is_calm", [True, False])
+def test_others_changes_are_laid_beneath_where_races_are_lost_or_something_is_refused(
+    needs: str, is_calm: bool
+) -> None:
+    """Else decisions go on from our own batch: the compares tell whether they may."""
+    seen: list[set[str]] = []
+
+    async def main() -> None:
+        async with peers(["n1", "n2"], memory_bytes=64 * GIB) as (etcd, [cut_off, other]):
+            if not is_calm:
+                cut_off.committer._chain.broken()
+            cut_off.store.partition(Cut.REQUESTS)  # it hears what others do
+            async with asyncio.TaskGroup() as group:
+                group.create_task(cut_off.committer.commit(submission("a")))
+                await asyncio.sleep(0.1)
+                await other.committer.commit(submission("b", node="n2"))
+                await cut_off.mirror.reached(etcd.revision)
+                late = group.create_task(cut_off.committer.commit(noted(seen, "c", needs=needs)))
+                await asyncio.sleep(0.1)
+                cut_off.store.heal()
+            assert isinstance(late.result(), Committed)
+            assert check_schedule(etcd.snapshot_kvs()) == []
+
+    in_virtual_time(main)
+    assert seen == [{"a"}] * is_calm + [{"a", "b"}] * (not is_calm or bool(needs))
+
+
 def test_what_is_committed_is_told_though_the_watch_is_stuck() -> None:
     """The answer waits for the mirror for a while; it is no failure that the mirror is late."""
 
