@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from typing import NamedTuple
 
 from bench.figure import report
 from bench.scaling.shapes import PER_NODE, SHAPES, Size, node_name
@@ -145,15 +146,27 @@ def peers(size: Size) -> None:
         alone = _race(cluster, "alone", size.peer_jobs)
         cluster.add_peers(size.peers - 1)
         together = _race(cluster, "together", size.peer_jobs)
-    ratio = together[0] / alone[0]
-    how = f"{together[0]:.0f} against {alone[0]:.0f} placements/s, jobs of {PEER_INSTANCES}"
+    ratio = together.rate / alone.rate
+    how = f"{together.rate:.0f} against {alone.rate:.0f} placements/s, jobs of {PEER_INSTANCES}"
     report(f"{size.peers} peers / one alone", ratio, "", 1.0, how, ok=ratio >= 1.0)
-    how = f"of the transactions of {size.peers} peers; alone {100 * alone[1]:.1f} %"
-    report("conflicts", 100 * together[1], "%", 5.0, how)
+    how = f"of the transactions of {size.peers} peers; alone {100 * alone.lost:.1f} %"
+    report("conflicts", 100 * together.lost, "%", 5.0, how)
+    # Each follows what all of them write, and here they share the processors of one machine.
+    how = f"{together.cpu_seconds:.2f} against {alone.cpu_seconds:.2f} s, etcd's not counted"
+    inform("CPU of all peers / of one alone", together.cpu_seconds / alone.cpu_seconds, "", how)
+    busiest = together.busiest_seconds
+    how = f"{busiest:.2f} s: what bounds them on machines of their own, beside etcd"
+    inform("CPU of the busiest peer / of one alone", busiest / alone.cpu_seconds, "", how)
 
 
-def _race(cluster: World, prefix: str, jobs: int) -> tuple[float, float]:
-    """Placements per second, and the share of transactions that lost."""
+class Race(NamedTuple):
+    rate: float  # placements per second
+    lost: float  # share of the transactions
+    cpu_seconds: float
+    busiest_seconds: float  # of one peer
+
+
+def _race(cluster: World, prefix: str, jobs: int) -> Race:
     each = jobs // len(cluster.peers)
     for number, peer in enumerate(cluster.peers):
         peer.tell(
@@ -169,7 +182,9 @@ def _race(cluster: World, prefix: str, jobs: int) -> tuple[float, float]:
     assert placed == each * PEER_INSTANCES * len(cluster.peers), "all of it fits"
     won = sum(one["transactions"] for one in done)
     lost = sum(one["conflicts"] for one in done)
-    return placed / max(one["seconds"] for one in done), lost / (won + lost)
+    used = [one["cpu_seconds"] for one in done]
+    seconds = max(one["seconds"] for one in done)
+    return Race(placed / seconds, lost / (won + lost), sum(used), max(used))
 
 
 def growth(size: Size) -> None:
