@@ -92,7 +92,7 @@ class Peer:
         before = _outcomes()
         # Job files are read before: this is about deciding and committing.
         decides = [
-            partial(_submit, job_of(f"{prefix}-{number:06d}", instances, max_per_node))
+            partial(self._submit, job_of(f"{prefix}-{number:06d}", instances, max_per_node))
             for number in range(first, first + jobs)
         ]
         gc.collect()
@@ -148,6 +148,10 @@ class Peer:
         )
         return {"live": sum(census(snapshot).live.values()), "healthy": healthy, **Used().answer()}
 
+    def _submit(self, job: Job, snapshot: Snapshot) -> Plan | Problem:
+        uid = f"{hash(job.name) & (2**64 - 1):016x}"
+        return plan_submit(snapshot, job, uid=uid, names=NAMES, peer=self._daemon.node)
+
     async def _until(self, is_true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while not is_true():
@@ -162,10 +166,6 @@ class Peer:
 def print_ready() -> None:
     """A line of its own, before the answer: from now on it is watched."""
     print("{}", flush=True)
-
-
-def _submit(job: Job, snapshot: Snapshot) -> Plan | Problem:
-    return plan_submit(snapshot, job, uid=f"{hash(job.name) & (2**64 - 1):016x}", names=NAMES)
 
 
 def _placed(snapshot: Snapshot, prefix: str) -> Answer:

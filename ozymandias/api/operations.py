@@ -140,8 +140,8 @@ class Operations:
         asked.subject = {"namespace": key.namespace, "job": key.name}
         asked.idempotency = mark(once, f"scale {key} {instances}".encode())
         self._record(key)
-        lately = self._access.lately
-        decide = asked.guard(key, lambda snapshot: plan_scale(snapshot, key, instances, lately()))
+        lately, node = self._access.lately, self._access.node
+        decide = asked.guard(key, lambda s: plan_scale(s, key, instances, lately(), node))
         committed = await self._commit(decide)
         if asked.replayed is not None:
             return self._replay(committed, key, asked)
@@ -210,6 +210,7 @@ class Operations:
             message=message,
             override_freeze=override_freeze,
             lately=access.lately(),
+            peer=access.node,
         )
 
     async def _commit(self, decide: Decide) -> Committed:

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from ozymandias.core.attempt import why_closed
 from ozymandias.core.fitting import describe, shortfall
+from ozymandias.core.inventory import is_in
 from ozymandias.core.placement import Ask, ranked
 from ozymandias.core.rooms import Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of, wary_of
-from ozymandias.core.survey import survey
+from ozymandias.core.survey import ELSEWHERE, survey
 from ozymandias.model.decision import (
     DecidedStep,
     Decision,
@@ -27,6 +28,7 @@ from ozymandias.model.decision import (
 from ozymandias.model.instance import Assigned, Assignment, Slots, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, JobVersion
 from ozymandias.model.node import Ledger, Node, NodeName, Presence
+from ozymandias.model.part import Part
 from ozymandias.model.plan import Edit, Plan, Step
 from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
@@ -136,7 +138,7 @@ def _surveyed(
         rules=rules_of(snapshot, _job(seen)),
         there=there,
     )
-    found = survey(snapshot, ask, there, step.after or SlotState.RUNNING)
+    found = survey(snapshot, ask, there, step.after or SlotState.RUNNING, seen.part)
     if found.feasible or found.rejected:
         counted = replace(seen, feasible=found.feasible, rejected=dict(found.rejected))
         versions = tuple(counted if v is seen else v for v in versions)
@@ -161,6 +163,7 @@ def _versions_seen(
     """The versions that were placed, and those of the jobs that they heed or that heed them."""
     new = {plan.job.key: plan.job.version for plan in plans if plan.job and plan.job.version}
     wanted = {plan.job.key: plan.job.head.wanted for plan in plans if plan.job and plan.job.head}
+    parts = {plan.job.key: plan.part for plan in plans if plan.job}
     placed: dict[tuple[JobKey, int], None] = {}
     for step in steps:
         if step.before is None and len(placed) < JOBS_MAX:
@@ -174,9 +177,8 @@ def _versions_seen(
         if version is None or version.version != number:
             continue
         head = known.head.version if known and key not in new else number
-        found[key, number] = _version(
-            version, head, wanted.get(key, known.head.wanted if known else 0)
-        )
+        now_wanted = wanted.get(key, known.head.wanted if known else 0)
+        found[key, number] = _version(version, head, now_wanted, parts.get(key))
         rules = version.job.placement
         others |= {neighbour.job for neighbour in (*rules.near, *rules.apart)}
         others |= set(wary_of(snapshot, key))
@@ -189,7 +191,9 @@ def _versions_seen(
     return tuple(found.values())
 
 
-def _version(version: JobVersion, current: int, wanted: int) -> SeenVersion:
+def _version(
+    version: JobVersion, current: int, wanted: int, part: Part | None = None
+) -> SeenVersion:
     return SeenVersion(
         job=version.job.key,
         uid=version.uid,
@@ -198,6 +202,7 @@ def _version(version: JobVersion, current: int, wanted: int) -> SeenVersion:
         priority=version.job.priority,
         placement=version.job.placement,
         wanted=wanted,
+        part=part,
     )
 
 
@@ -248,6 +253,8 @@ def explain(decision: Decision, number: int, slot: int) -> Explained:
     job = version.job if version else _bare(step.job)
     closed = {name: seen.closed for name, seen in decision.nodes.items()}
     seen = next((v for v in decision.jobs if (v.job, v.version) == (step.job, step.version)), None)
+    if seen and (part := seen.part):
+        closed = {n: why or ("" if is_in(part, n) else ELSEWHERE) for n, why in closed.items()}
     state = step.after or SlotState.RUNNING
     first: Explained | None = None
     for way in _ways(snapshot, job, step, list(_before(decision, number, slot))):

@@ -16,6 +16,7 @@ to the general one, which would have begun just so (a property test holds them t
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush, merge
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ozymandias.core.rooms import cpu_limit, load_class
 from ozymandias.model.node import Demand, Node, NodeName
+from ozymandias.model.part import Part
 from ozymandias.model.tables import Sheet
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -56,6 +58,16 @@ def start_of(job: str, version: int) -> int:
     return int.from_bytes(blake2b(f"{job}\0{version}".encode(), digest_size=8).digest(), "big")
 
 
+def arc_of(part: Part) -> tuple[int, int]:
+    """The places on the ring where a part begins and where the next one does."""
+    return RING * part.number // part.of, RING * (part.number + 1) // part.of
+
+
+def is_in(part: Part, node: NodeName) -> bool:
+    first, last = arc_of(part)
+    return first <= spot_of(node) < last
+
+
 class Inventory:
     """The nodes that take instances of one size, in order."""
 
@@ -71,13 +83,8 @@ class Inventory:
         before = self._nodes
         if nodes is before:
             return
-        if isinstance(nodes, Sheet) and nodes.is_made_from(before):
-            changed = nodes.changed
-        else:
-            changed = {name for name, node in nodes.items() if before.get(name) is not node}
-            changed |= before.keys() - nodes.keys()
         self._nodes = nodes
-        for name in changed:
+        for name in changed_between(before, nodes):
             old, new = before.get(name), nodes.get(name)
             if old is None or new is None or not _is_alike(old, new):
                 self._put(name, new)
@@ -150,6 +157,19 @@ class Inventory:
                 visited.append((name, most, fitting - most))
         yield from self._in_order_beyond(start, visited)
 
+    def in_part(self, part: Part, start: int) -> Iterator[tuple[NodeName, int]]:
+        """Those of one part of the ring, in the same order, and none beyond the target.
+
+        As full as that nodes are filled evenly, all over the cluster: a part is no reason to fill
+        its own while others have room below the target.
+        """
+        first, last = arc_of(part)
+        for kind in sorted(kind for kind, row in self._classes.items() if row and not kind[0]):
+            row = self._classes[kind]
+            arc = row[bisect_left(row, (first, "")) : bisect_left(row, (last, ""))]
+            for _, name in _around(arc, start):
+                yield name, self._standings[name].most
+
     def _in_order_beyond(
         self, start: int, again: list[tuple[NodeName, int, int]]
     ) -> Iterator[tuple[NodeName, int]]:
@@ -187,6 +207,16 @@ def _around(row: Sequence[T], start: int) -> Iterator[T]:
     first = bisect_left(row, (start, ""))
     for index in range(first, first + len(row)):
         yield row[index if index < len(row) else index - len(row)]
+
+
+def changed_between(
+    before: Mapping[NodeName, Node], nodes: Mapping[NodeName, Node]
+) -> AbstractSet[NodeName]:
+    """The names of all nodes that are not the same in both."""
+    if isinstance(nodes, Sheet) and nodes.is_made_from(before):
+        return nodes.changed
+    changed = {name for name, node in nodes.items() if before.get(name) is not node}
+    return changed | (before.keys() - nodes.keys())
 
 
 def _is_alike(one: Node, other: Node) -> bool:

@@ -13,24 +13,33 @@ from ozymandias.core.inventory import ENDLESS, inventory_of, start_of
 from ozymandias.core.placement import Ask, Placement, company_words, cpu_term, share_of
 from ozymandias.core.rooms import RUNNING, cpu_limit, load_class
 from ozymandias.model.node import Node, NodeName
+from ozymandias.model.part import Part
 from ozymandias.model.units import format_size
 
 _size = lru_cache(maxsize=4096)(format_size)
 
 
 def place_runs(
-    nodes: Mapping[NodeName, Node], ask: Ask, count: int, apart_from: Mapping[NodeName, int]
+    nodes: Mapping[NodeName, Node],
+    ask: Ask,
+    count: int,
+    apart_from: Mapping[NodeName, int],
+    part: Part | None = None,
 ) -> list[Placement] | None:
-    """All ``count`` of them, run by run; None when that would ask for more than this knows."""
+    """All ``count`` of them, run by run; None when that would ask for more than this knows.
+
+    In a ``part`` of the nodes if one is given, and only below the target (`core/parts.py`).
+    """
     rules = ask.rules
     if rules.is_particular or rules.asked.burst or ask.demand.host_ports or ask.is_tight:
         return None
     there = apart_from if ask.there is None else ask.there
     limit, share = rules.asked.max_per_node or ENDLESS, share_of(ask.wanted)
     order = inventory_of(nodes, ask.demand, rules.target_percent)
+    start = start_of(str(ask.job), ask.version)
     found: list[Placement] = []
     taken: dict[NodeName, int] = {}  # by now
-    for name, most in order.in_order(start_of(str(ask.job), ask.version)):
+    for name, most in order.in_part(part, start) if part else order.in_order(start):
         if count <= 0:
             break
         before = taken.get(name, 0)

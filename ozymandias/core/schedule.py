@@ -31,6 +31,7 @@ from ozymandias.core.choice import surplus_first
 from ozymandias.core.drain import drained_nodes
 from ozymandias.core.edits import new_instance, new_run, stop
 from ozymandias.core.fitting import reject
+from ozymandias.core.parts import part_of
 from ozymandias.core.placement import Ask, place
 from ozymandias.core.preempt import UNKNOWN, Lately, could_displace, place_displacing
 from ozymandias.core.rooms import NOW_OR_SOON, Rooms, rooms_of
@@ -41,7 +42,7 @@ from ozymandias.core.system import pending_on, rooms_for_system, tend, tending_o
 from ozymandias.core.upkeep import pending_of, plan_pending, plan_repair, plan_tidy
 from ozymandias.core.vacate import plan_vacate
 from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, JobVersion
-from ozymandias.model.node import Demand
+from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import JobChange, Plan, Runs
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -71,6 +72,7 @@ def plan_submit(
     message: str = "",
     lately: Lately = UNKNOWN,
     override_freeze: str = "",
+    peer: NodeName | None = None,
 ) -> Plan | Problem:
     """Create the job, or change it to this; an unchanged job gives an empty plan.
 
@@ -78,7 +80,8 @@ def plan_submit(
     (`core/preempt.py`; ``lately`` is what is known of such before). A changed one gets a new
     version, if all of it would fit in place of the old; `plan_rollout` then replaces instance by
     instance. A job that differs in the number of instances only is scaled. ``override_freeze`` is
-    why the replacing does not wait for the end of a freeze window.
+    why the replacing does not wait for the end of a freeze window. ``peer`` is who decides this for
+    its caller, and nobody else will: it looks in its own part of the nodes first (`core/parts.py`).
     """
     record = snapshot.jobs.get(job.key)
     if record is not None and record.head.deleting:
@@ -99,23 +102,25 @@ def plan_submit(
     if is_new and (problem := _neighbourless(snapshot, job)):
         return problem
     if record is None:
-        plan = _new_job(snapshot, version, lately)
+        plan = _new_job(snapshot, version, lately, peer)
     elif is_new:
         plan = _changed_job(snapshot, record, version, lately)
     else:
-        plan = _scale(snapshot, record, _wanted_after(record, job), lately)
+        plan = _scale(snapshot, record, _wanted_after(record, job), lately, peer)
         if override_freeze and isinstance(plan, Plan):
             plan = _hurried(plan, record, override_freeze)
     return plan if isinstance(plan, Problem) else _with_claims(snapshot, plan, job.key, claims)
 
 
-def _new_job(snapshot: Snapshot, version: JobVersion, lately: Lately) -> Plan | Problem:
+def _new_job(
+    snapshot: Snapshot, version: JobVersion, lately: Lately, peer: NodeName | None
+) -> Plan | Problem:
     job = version.job
     if job.kind is JobKind.SYSTEM:
         return _new_system_job(snapshot, version)
     head = JobHead(uid=version.uid, version=version.version, wanted=job.instances)
     # Pods of an earlier job of this name may still be stopping: their slots are not free.
-    placed = _place_all(snapshot, job, head, sort_job(snapshot, job.key), lately)
+    placed = _place_all(snapshot, job, head, sort_job(snapshot, job.key), lately, peer)
     if isinstance(placed, Problem):
         return placed
     return replace(
@@ -214,18 +219,31 @@ def _is_no_larger(record: JobRecord, job: Job) -> bool:
 
 
 def plan_scale(
-    snapshot: Snapshot, key: JobKey, instances: int, lately: Lately = UNKNOWN
+    snapshot: Snapshot,
+    key: JobKey,
+    instances: int,
+    lately: Lately = UNKNOWN,
+    peer: NodeName | None = None,
 ) -> Plan | Problem:
-    """More instances are placed all or not at all; fewer: those missed least are stopped."""
+    """More instances are placed all or not at all; fewer: those missed least are stopped.
+
+    ``peer`` is as in `plan_submit`.
+    """
     record = _standing(snapshot, key)
     if isinstance(record, Problem):
         return record
     if rules := pool_of(record):
         return not_by_hand(key, rules)
-    return _scale(snapshot, record, instances, lately)
+    return _scale(snapshot, record, instances, lately, peer)
 
 
-def _scale(snapshot: Snapshot, record: JobRecord, instances: int, lately: Lately) -> Plan | Problem:
+def _scale(
+    snapshot: Snapshot,
+    record: JobRecord,
+    instances: int,
+    lately: Lately,
+    peer: NodeName | None,
+) -> Plan | Problem:
     key = record.key
     if is_system(record):
         return _not_scalable(record, instances)
@@ -249,7 +267,7 @@ def _scale(snapshot: Snapshot, record: JobRecord, instances: int, lately: Lately
     elif instances < record.head.wanted:
         plan = Plan(reason="")  # fewer are missing than before; `plan_pending` looks for room
     else:
-        plan = _place_all(snapshot, record.current.job, head, buckets, lately)
+        plan = _place_all(snapshot, record.current.job, head, buckets, lately, peer)
     if isinstance(plan, Problem):
         return plan
     return replace(
@@ -268,7 +286,12 @@ def _wanted_after(record: JobRecord, job: Job) -> int:
 
 
 def _place_all(
-    snapshot: Snapshot, job: Job, head: JobHead, buckets: Buckets, lately: Lately
+    snapshot: Snapshot,
+    job: Job,
+    head: JobHead,
+    buckets: Buckets,
+    lately: Lately,
+    peer: NodeName | None,
 ) -> Plan | Problem:
     """Every instance that is missing, or the problem that keeps one of them from being placed."""
     key, there = job.key, per_node(buckets.live)
@@ -276,9 +299,11 @@ def _place_all(
     demand = ask.demand
     missing, current = head.wanted - len(buckets.live), per_node(buckets.current)
     slots = free_slots(buckets.used_slots())
-    if runs := place_runs(snapshot.nodes, ask, missing, current):
-        found = [new_run(key, head, tuple(islice(slots, p.count)), demand, p) for p in runs]
-        return Plan(reason="", edits=Runs(found))
+    own = part_of(snapshot.nodes, peer)
+    for part in (own, None) if own else (None,):
+        if runs := place_runs(snapshot.nodes, ask, missing, current, part):
+            found = [new_run(key, head, tuple(islice(slots, p.count)), demand, p) for p in runs]
+            return Plan(reason="", edits=Runs(found), part=part)
     attempt = Attempt(
         snapshot=snapshot,
         job=job,

@@ -12,17 +12,19 @@ from itertools import islice
 from typing import NamedTuple
 
 from ozymandias.core.attempt import why_closed
-from ozymandias.core.inventory import inventory_of, start_of
+from ozymandias.core.inventory import inventory_of, is_in, start_of
 from ozymandias.core.placement import Ask, ranked, share_of
 from ozymandias.core.rooms import RUNNING, Room, cpu_limit
 from ozymandias.model.instance import SlotState
 from ozymandias.model.node import Demand, Node, NodeName
+from ozymandias.model.part import Part
 from ozymandias.model.snapshot import Snapshot
 
 BEST_MAX = 12
 REASONS_MAX = 12  # the rarest are counted together
 COUNTED_NODES_MAX = 1000
 LOOKS_MAX = 1000  # along the order of nodes, where most of them are out of the question
+ELSEWHERE = "outside the deciding peer's part of the nodes"
 OTHER_REASONS = "out of the question for other reasons"
 
 
@@ -33,10 +35,14 @@ class Survey(NamedTuple):
 
 
 def survey(
-    snapshot: Snapshot, ask: Ask, apart_from: Mapping[NodeName, int], state: SlotState
+    snapshot: Snapshot,
+    ask: Ask,
+    apart_from: Mapping[NodeName, int],
+    state: SlotState,
+    part: Part | None = None,
 ) -> Survey:
-    """What the nodes are to one instance that would be in this state."""
-    best = tuple(islice(_next_ones(snapshot, ask, apart_from), BEST_MAX))
+    """What the nodes are to one instance that would be in this state; one of a ``part`` alone."""
+    best = tuple(islice(_next_ones(snapshot, ask, apart_from, part), BEST_MAX))
     if len(snapshot.nodes) > COUNTED_NODES_MAX:
         return Survey(best)
     feasible: list[Node] = []
@@ -47,6 +53,8 @@ def survey(
         why = ask.rules.why_not(name, there)
         if not has_room(name):
             why = why_closed(node) or why or _short_of(node, ask.demand, state)
+        if not why and part and not is_in(part, name):
+            why = ELSEWHERE
         if why:
             rejected[why] += 1
         else:
@@ -65,7 +73,7 @@ def _has_room(snapshot: Snapshot, ask: Ask, state: SlotState) -> Callable[[NodeN
 
 
 def _next_ones(
-    snapshot: Snapshot, ask: Ask, apart_from: Mapping[NodeName, int]
+    snapshot: Snapshot, ask: Ask, apart_from: Mapping[NodeName, int], part: Part | None
 ) -> Iterator[NodeName]:
     """The best nodes, as `core/runs.py` would go through them; none where that is not the way."""
     rules = ask.rules
@@ -74,7 +82,9 @@ def _next_ones(
     share, there = share_of(ask.wanted), ask.there or {}
     found: set[NodeName] = set()  # one that is fuller by then comes again
     order = inventory_of(snapshot.nodes, ask.demand, rules.target_percent)
-    for name, _ in islice(order.in_order(start_of(str(ask.job), ask.version)), LOOKS_MAX):
+    start = start_of(str(ask.job), ask.version)
+    ones = order.in_part(part, start) if part else order.in_order(start)
+    for name, _ in islice(ones, LOOKS_MAX):
         is_fresh = name not in found and apart_from.get(name, 0) < share
         if is_fresh and not rules.why_not(name, there):
             found.add(name)

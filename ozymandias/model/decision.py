@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ozymandias.model.instance import Group, Slots, SlotState
 from ozymandias.model.job import JobKey, PlacementRules
 from ozymandias.model.node import Demand, Load, NodeName, Resources, Totals
+from ozymandias.model.part import Part
 from ozymandias.model.settings import NodePool
 
 
@@ -36,6 +37,7 @@ class SeenVersion:
     priority: int
     placement: PlacementRules
     wanted: int = 0  # instances of the job in all
+    part: Part | None = None  # of the nodes: only in this one a place was looked for
     # Of a large cluster: how many nodes could take one, and how many were what else, before any of
     # the decision's own steps.
     feasible: int | None = None

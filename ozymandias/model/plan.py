@@ -20,6 +20,7 @@ from msgspec import Struct
 from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobVersion
 from ozymandias.model.node import Demand, Displaced, Drain, NodeName
+from ozymandias.model.part import Part
 from ozymandias.model.pod import Pod, PodId
 from ozymandias.model.settings import Settings
 
@@ -166,6 +167,7 @@ class Plan:
     heeds_settings: bool = False
     # Of nodes where instances are displaced: what their ledgers shall remember of that.
     displaced: Mapping[NodeName, tuple[Displaced, ...]] = field(default_factory=dict)
+    part: Part | None = None  # only the nodes of this one were looked at
 
     @property
     def steps(self) -> Sequence[Step]:

@@ -108,8 +108,9 @@ def plan_of(snapshot: Snapshot, wall: float) -> Document | None:
     proposal = propose(snapshot, dead, wall, dead)
     if proposal is None:
         return None
-    plan = replace(proposal.plan, edits=tuple(proposal.plan.edits))
-    return {"what": proposal.what, "plan": _sorted(codec.plain(plan))}
+    document = codec.plain(replace(proposal.plan, edits=tuple(proposal.plan.edits)))
+    del document["part"]  # what any peer may decide has none, and older files do not know it
+    return {"what": proposal.what, "plan": _sorted(document)}
 
 
 def replayed(recorded: Recorded) -> Any:
