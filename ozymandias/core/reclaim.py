@@ -86,13 +86,17 @@ def reclaim(
 
 
 def make_way(
-    node: Node, assignments: Mapping[JobKey, Assignment], found: Collection[PodId]
+    snapshot: Snapshot,
+    node: Node,
+    assignments: Mapping[JobKey, Assignment],
+    found: Collection[PodId],
 ) -> dict[JobKey, Assignment]:
     """The assignments of a joining node that change: what has no room yet beside its pods waits.
 
     ``assignments`` are all that it will have, with what was ``found`` there. What is to run, was
     not found and fits only when something found has stopped could only be given to another machine
-    of that name. Where too much is promised anyway, waiting would not end, and nothing is changed.
+    of that name; and so could a system job's that has another pod of it beside it. Where too much
+    is promised anyway, waiting would not end, and nothing is changed.
     """
     _, promised = totals(assignments.values())
     limit = node.ledger.allocatable
@@ -105,6 +109,7 @@ def make_way(
         cpu_limit=cpu_limit(limit),
     )
     here, stopping, absent = frozenset(found), set[InstanceId](), list[Assigned]()
+    singles = {key for key in assignments if (r := snapshot.jobs.get(key)) and is_system(r)}
     for assigned in (a for key in sorted(assignments) for a in assignments[key].instances):
         if assigned.state is SlotState.RUNNING and pod_id(assigned) not in here:
             absent.append(assigned)
@@ -114,7 +119,10 @@ def make_way(
             stopping.add(assigned.instance)
     waiting: dict[JobKey, set[PodId]] = {}
     for assigned in absent:
-        if assigned.instance not in stopping and fits_held(room, assigned):
+        waits = assigned.instance in stopping or (
+            assigned.job in singles and any(other.job == assigned.job for other in stopping)
+        )
+        if not waits and fits_held(room, assigned):
             room.take(assigned.demand, SlotState.STOPPING)  # held; nobody asks what is promised
         else:
             waiting.setdefault(assigned.job, set()).add(pod_id(assigned))

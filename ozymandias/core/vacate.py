@@ -2,7 +2,8 @@
 
 A stopping entry holds its room until the pod is really gone; only the node that ran it can tell. An
 entry that waits may run once its slot is stopping nowhere in the cluster and everything it needs is
-there. Both happen in one transaction, so that room is handed over without a gap.
+there; of a system job, once no other one stops on its node. Both happen in one transaction, so that
+room is handed over without a gap.
 
 A node that does not schedule sees its own entries alone. It lets go; that something waiting may run
 is for those to find who see where its slot is stopping (`plan_admit`).
@@ -10,6 +11,7 @@ is for those to find who see where its slot is stopping (`plan_admit`).
 
 from collections.abc import Iterator
 
+from ozymandias.core.buckets import is_system
 from ozymandias.core.edits import step
 from ozymandias.core.pods import pod_id
 from ozymandias.core.rooms import Room
@@ -62,18 +64,21 @@ def _is_narrow(node: Node) -> bool:
 def _promote(
     snapshot: Snapshot, waiting: list[Assigned], room: Room, gone: set[PodId]
 ) -> Iterator[Edit]:
-    jobs = {a.job for a in waiting}
-    still_stopping = {
-        a.instance
-        for job in jobs
+    stopping = [
+        a
+        for job in {a.job for a in waiting}
         for assignment in snapshot.of(job).values()
         for a in assignment.instances
         if a.state is SlotState.STOPPING and pod_id(a) not in gone
-    }
+    ]
+    still_stopping = {a.instance for a in stopping}
+    crowded = {(a.node, a.job) for a in stopping}
     for assigned in waiting:
         record = snapshot.jobs.get(assigned.job)
         if record is None or record.head.deleting or assigned.instance in still_stopping:
             continue
+        if is_system(record) and (assigned.node, assigned.job) in crowded:
+            continue  # never two of them on a node, not even for a moment
         if fits_held(room, assigned):
             room.take(assigned.demand, SlotState.STOPPING)  # held now; promised it was before
             reason = f"{assigned.node} has vacated what {assigned.instance} was waiting for"

@@ -162,7 +162,7 @@ def prepare_registration(
     for job, groups in entries.items():
         before = assignments[job].groups if job in assignments else ()
         assignments[job] = Assignment(node=offer.node, job=job, groups=merged((*before, *groups)))
-    waiting = make_way(joining, assignments, offer.found) if entries else {}
+    waiting = make_way(snapshot, joining, assignments, offer.found) if entries else {}
     assignments |= waiting
     then: list[Op] = []
     heads: list[Compare] = []

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from ozymandias.core.apply import totals
+from ozymandias.core.apply import apply, totals
 from ozymandias.core.pods import pod_id
+from ozymandias.core.schedule import plan_vacate
 from ozymandias.model.instance import Assignment, SlotState
-from ozymandias.model.job import Job, JobHead
+from ozymandias.model.job import Job, JobHead, JobKind
 from ozymandias.model.node import Demand, Ledger, NodeName, Resources
 from ozymandias.model.pod import PodId
 from ozymandias.model.record import replace
@@ -14,7 +15,7 @@ from ozymandias.model.units import parse_size
 from ozymandias.ports import Put
 from ozymandias.store import codec, keys
 from ozymandias.store.registration import Offer, prepare_registration, register, renew_offer
-from tests.unit.core.builders import WEB, cluster, job, lost, node, submitted, where
+from tests.unit.core.builders import WEB, cluster, job, lost, node, planned, submitted, where
 from tests.unit.store.rig import GIB, in_virtual_time, offer, peers
 
 N1 = NodeName("n1")
@@ -85,6 +86,18 @@ def test_an_instance_waits_for_its_own_other_run() -> None:
     other_run = stranger(before, 0)._replace(generation=5)
     after = joined(before, {other_run: job()})
     assert where(after) == {"0": "n1 v1 waiting", "0*": "n1 v1 stopping"}
+
+
+def test_a_system_job_waits_for_another_of_its_pods() -> None:
+    """Under another number there is room for both, and still a node never has two of them."""
+    dns = job(kind=JobKind.SYSTEM, instances=0)
+    before = of_another_machine(dns)
+    other = stranger(before, 1)
+    after = joined(before, {other: dns})
+    assert where(after) == {"0": "n1 v1 waiting", "1*": "n1 v1 stopping"}
+    assert plan_vacate(after, N1, frozenset({other})) is None
+    after = apply(after, planned(plan_vacate(after, N1, frozenset())))
+    assert where(after) == {"0": "n1 v1 running"}
 
 
 def test_what_is_here_goes_on_whatever_is_found_beside_it() -> None:
