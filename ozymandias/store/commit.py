@@ -65,7 +65,7 @@ BATCH_SECONDS_MAX = 0.25  # with all that this process does in between
 CHAIN_SECONDS = 0.25  # how long decisions go on from our own batches before the mirror is asked
 CHAIN_SHARE = 10  # and so many times as long as asking it took the last time
 CHAIN_SECONDS_MAX = 0.5  # older statuses are not decided on
-HELD_SECONDS_MAX = 0.25  # how long a decision may wait for the answer to the one before it
+HELD_SECONDS_MAX = 0.2  # how long a decision may wait for the answer to the one before it
 CALM_WINS = 16  # batches without a loss, after which others' changes are not laid beneath at once
 LINKS_MAX = 8  # batches that the mirror may be behind: they are laid over it again and again
 STUCK_SECONDS = 10.0  # how long the mirror may take to show what it must show
@@ -362,8 +362,10 @@ class Chain:
         last = self.links[-1] if self.links else None
         if last is None or 0 < last.revision <= self._mirror.revision:
             return False
-        is_known = self._mirror.others_revision <= self._others
-        return now < self._fresh_until and (is_known or self._won >= CALM_WINS)
+        mirror, beneath = self._mirror, self._others
+        if now >= self._fresh_until or mirror.members_revision > beneath:
+            return False  # who is there is judged, and not all of that is compared
+        return mirror.others_revision <= beneath or self._won >= CALM_WINS
 
     def late(self) -> int:
         """A revision that the mirror must show before more is decided on top of all these.

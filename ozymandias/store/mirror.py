@@ -104,6 +104,7 @@ class Mirror:
         self._moved = 0  # the last revision that was not of the log alone
         # The last one in which somebody else changed what schedules rely on.
         self.others_revision = 0
+        self.members_revision = 0  # the last one in which a node came, went, or told of itself
         self.cluster = ""  # the cluster's id, "" until the format record was seen
         self._clear()
 
@@ -138,7 +139,7 @@ class Mirror:
         for kv in listing.kvs:
             self._apply(kv, deleted=False)
         self.is_ready = True
-        self.others_revision = listing.revision
+        self.others_revision = self.members_revision = listing.revision
         self._publish(max(listing.revision, self.revision))
 
     def _follow(self, events: Sequence[Event]) -> None:
@@ -355,6 +356,7 @@ class Mirror:
         prefix = next(p for p in (keys.NODES, keys.LEDGERS, keys.LOADS) if kv.key.startswith(p))
         name = NodeName(kv.key[len(prefix) :].decode())
         if prefix is keys.NODES:
+            self.members_revision = kv.mod_revision
             self._presences.pop(name, None)
             if not deleted:
                 self._presences[name] = (self._read(Presence, kv), kv)
