@@ -9,6 +9,7 @@ Works on a VirtualLoop and on an ordinary event loop alike.
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import Context
@@ -92,6 +93,7 @@ class SimStore:
         self._is_stuck = False
         self._healed = asyncio.Event()
         self._first_sent: dict[int, float] = {}  # by a hash of the transaction
+        self.adopted_at = -math.inf  # when it last went on with a lease that it found
         self.sent_at = 0.0  # when the one that is being carried out was sent, for the first time
 
     # The network between this client and the server ---------------------------------------------
@@ -274,6 +276,7 @@ class SimStore:
     async def adopt(self, lease_id: int) -> Lease | None:
         sent = self._clock.boot()
         ttl = await self._call(lambda: self._server.refresh(lease_id))
+        self.adopted_at = asyncio.get_running_loop().time()
         return Lease(lease_id, ttl, sent + ttl) if ttl > 0 else None
 
     async def keep(self, lease: Lease) -> Never:

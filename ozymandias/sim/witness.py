@@ -76,6 +76,7 @@ class NodeHistory:
     degraded: str = "never seen"
     session: str = ""
     session_since: float = 0.0
+    written_at: float = -inf  # its record
     pods: dict[PodId, SlotState] = field(default_factory=dict)
 
 
@@ -90,6 +91,7 @@ class Witness:
         self.schedule_revisions = 0
         self.is_lagging: Callable[[NodeName], bool] = lambda node: False
         self.is_tended: Callable[[NodeName], bool] = lambda node: False  # by operators, now
+        self.adopted_at: Callable[[NodeName], float] = lambda node: inf  # its lease, the last time
         self.running_on: Callable[[str], Iterable[PodId]] = lambda machine: ()
         self.is_up: Callable[[PodId], bool] = lambda pod: False  # all of it runs on its host
         self._rules = rules
@@ -214,11 +216,14 @@ class Witness:
                 if node.absent_since is None:  # else garbage, where nobody was
                     node.absent_since = now
             else:
-                # A record that says nothing new is that of a daemon which was away, and goes on.
+                # A record that says nothing new is that of a daemon which was away, and goes on; or
+                # one more copy of what it wrote, if it has not asked for its lease since.
                 is_told = presence.degraded != node.degraded
+                is_copy = not is_told and self.adopted_at(name) <= node.written_at
                 is_same = node.absent_since is None and presence.session == node.session
-                if not (is_same and is_told):
+                if not (is_same and (is_told or is_copy)):
                     node.session, node.session_since = presence.session, now
+                node.written_at = now
                 node.absent_since, node.is_revoked = None, False
                 node.machine, node.degraded = presence.machine_id, presence.degraded
                 record = self.truth.kvs[keys.node(name)]

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from ozymandias.api.access import Document, Sink
@@ -126,6 +127,7 @@ class World:
         self.witness.is_lagging = self._is_lagging
         self.tended: Counter[NodeName] = Counter()  # nodes that operators are asking about now
         self.witness.is_tended = lambda node: self.tended[node] > 0
+        self.witness.adopted_at = self._adopted_at
         self.witness.running_on = self._running_on
         self.witness.is_up = self._is_up
         self.etcd = SimEtcd(seed)
@@ -376,6 +378,11 @@ class World:
     def _running_on(self, machine_id: str) -> frozenset[PodId]:
         running = (m.host.running() for m in self.machines.values() if _id_of(m) == machine_id)
         return frozenset().union(*running)
+
+    def _adopted_at(self, name: NodeName) -> float:
+        """When the daemon of that name last went on with a lease that it found."""
+        store = self.machines[name].store
+        return store.adopted_at if store else -inf
 
     def _is_up(self, pod: PodId) -> bool:
         """Whether all of a pod really runs."""

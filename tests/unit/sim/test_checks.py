@@ -473,3 +473,26 @@ def test_a_system_job_of_the_same_revision_may_have_come_later() -> None:
     wrong = ["S8 web was placed on n1, where other is to be apart from"]
     assert check_rules(truth, Change(placed={(N1, WEB): {1}})) == wrong
     assert check_rules(truth, Change(placed={(N1, WEB): {1}, (N1, other): {1}})) == []
+
+
+def test_one_more_copy_of_a_nodes_record_begins_no_session() -> None:
+    """It was asked for twice, for want of an answer; who goes on with its lease asks for that."""
+    for adopted_at, is_wrong in ((0.0, False), (5.5, True)):
+        violations: list[str] = []
+        now = [0.0]
+        witness = Witness(Rules(), lambda: now[0], violations.append)  # noqa: B023
+        witness.adopted_at = lambda node: adopted_at  # noqa: B023
+        low = group(0, SlotState.RUNNING)
+        there = put(keys.assignment(N2, WEB), (low,))
+        ledgers = [put(keys.ledger(N1), ledger()), put(keys.ledger(N2), ledger(low))]
+        gone = [Event(put(key, "").kv, deleted=True) for key in (keys.node(N2), there.kv.key)]
+        for at, events, actor in (
+            (0.0, [joined(N1), joined(N2), *ledgers, *job_events("web", 1), there], None),
+            (5.0, [gone[0]], None),
+            (6.0, [joined(N1)], (N1, "")),
+            (7.0, [gone[1], put(keys.ledger(N2), ledger())], (N1, "")),
+        ):
+            now[0] = at
+            witness.commit(int(at) + 1, events, actor, at)
+        wrong = "S13 n1 declared n2 dead, which it never saw alive"
+        assert (wrong in violations) == is_wrong
