@@ -60,6 +60,12 @@ class Observer:
         _, containers = await self._api.call("GET", "/containers/json", query=query)
         return [c for c in containers or () if self._is_ours(c)]
 
+    async def ids_of(self, pod: PodId) -> list[str]:
+        """podman's own ids of what bears a pod's name: one, or none if it is not there."""
+        query = {"filters": filters(label=[f"{podspec.POD}={pod.name}"])}
+        _, pods = await self._api.call("GET", "/pods/json", query=query)
+        return [p["Id"] for p in pods or () if self._is_ours(p)]
+
     def forget(self, name: str) -> None:
         """The container is about to change in ways that the list might not show."""
         self._inspected.pop(name, None)

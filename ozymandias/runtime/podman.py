@@ -279,9 +279,9 @@ class PodmanRuntime:
     async def remove_pod(self, pod: PodId) -> None:
         if time.monotonic() < self._monitored.pop(pod.name, 0.0):
             await asyncio.to_thread(monitors.end, pod.name)
-        await self._insist(
-            "DELETE", f"/pods/{segment(pod.name)}", query={"force": True, "timeout": 0}
-        )
+        # By its id: a removal that hangs in podman may come later, when the next pod has the name.
+        for found in await self._observer.ids_of(pod):
+            await self._insist("DELETE", f"/pods/{found}", query={"force": True, "timeout": 0})
         await self.volumes.remove(pod.name)
 
     async def _insist(self, method: str, path: str, **arguments: Any) -> None:

@@ -246,9 +246,11 @@ class SimHost:
             found.infra_running, found.address = False, ""
             self.notify()
 
-    def remove(self, pod: PodId) -> None:
-        found = self.pods.pop(pod, None)
-        if found is not None:
+    def remove(self, pod: PodId, meant: SimPod | None) -> None:
+        """It is meant by its own id: whatever has its name by now is left alone."""
+        found = self.pods.get(pod)
+        if found is not None and found is meant:
+            del self.pods[pod]
             if any(c.state is ContainerState.RUNNING for c in found.containers.values()):
                 self.on_event(pod, "kill", found.address)
             for container in found.containers.values():

@@ -55,8 +55,8 @@ class SimRuntime:
         await self._call("ensure_image", pull)
 
     async def create_pod(self, pod: Pod) -> None:
-        if pod.id in self._host.pods:
-            await self._call("create_pod", lambda: self._host.remove(pod.id))
+        if found := self._host.pods.get(pod.id):
+            await self._call("create_pod", lambda: self._host.remove(pod.id, found))
         await self._call("create_pod", lambda: self._host.create_begin(pod))
         await self._call("complete_pod", lambda: self._host.create_end(pod))
 
@@ -81,7 +81,8 @@ class SimRuntime:
         self._host.stop_end(pod)
 
     async def remove_pod(self, pod: PodId) -> None:
-        await self._call("remove_pod", lambda: self._host.remove(pod))
+        found = self._host.pods.get(pod)
+        await self._call("remove_pod", lambda: self._host.remove(pod, found))
 
     async def probe(
         self, pod: PodId, address: str, container: str, check: HealthCheck

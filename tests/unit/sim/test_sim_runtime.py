@@ -125,3 +125,20 @@ async def test_out_of_memory_and_ports() -> None:
     assert (found.containers[0].exit_code, found.containers[0].oom_killed) == (137, True)
     with pytest.raises(PortTaken):
         await kit.runtime.create_pod(make_pod(app, slot=1))
+
+
+async def test_a_removal_that_hangs_ends_only_the_pod_that_it_meant() -> None:
+    """It may come true when the next pod has the name: a removal goes by podman's own id."""
+    kit = make_kit(deadline_seconds=0.05)
+    pod = make_pod(APP)
+    for _ in range(20):  # half of those that hang are carried out, up to two deadlines later
+        await kit.runtime.create_pod(pod)
+        kit.host.faults.is_hung = True
+        with pytest.raises(RuntimeHung):
+            await kit.runtime.remove_pod(pod.id)
+        kit.host.faults.is_hung = False
+        await kit.runtime.remove_pod(pod.id)
+        await kit.runtime.create_pod(pod)
+        await asyncio.sleep(0.1)
+        assert pod.id in kit.host.pods
+        await kit.runtime.remove_pod(pod.id)
