@@ -407,6 +407,9 @@ def plan_preempt(snapshot: Snapshot, lately: Lately = UNKNOWN) -> Plan | None:
         if not job.may_preempt or missing <= 0 or displacing.has_lost(key):
             continue
         won = displacing.make_room(winner, soon, missing)
+        burst = rules.asked.burst
+        if burst and any(placed.node in burst.nodes for placed in won):
+            won = [*soon, *won]  # only with these has home enough for others to go further
         slots, demand = free_slots(buckets.used_slots()), winner.ask.demand
         new += [new_instance(key, head, next(slots), demand, p) for p in won]
     if not new:

@@ -10,7 +10,13 @@ from ozymandias.core.arbiter import propose
 from ozymandias.core.buckets import sort_job
 from ozymandias.core.explain import why
 from ozymandias.core.preempt import AGAIN_SECONDS, REMEMBERED_MAX, Lately, plan_preempt
-from ozymandias.core.schedule import plan_pending, plan_repair, plan_scale, plan_submit
+from ozymandias.core.schedule import (
+    plan_pending,
+    plan_repair,
+    plan_scale,
+    plan_stop,
+    plan_submit,
+)
 from ozymandias.core.victims import Candidate, fewest
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import (
@@ -147,6 +153,22 @@ def test_a_burst_goes_on_elsewhere_once_others_have_left_home() -> None:
         plan = planned(submit(settled(submitted(cluster(*nodes), low, *others)), shop))
         assert sorted(leaving(plan)) == ["low-0", *(f"{other.name}-0" for other in others)]
         assert coming(plan) == {"shop-0": "n1 waiting", "shop-1": f"n2 {state}"}
+
+
+def test_a_burst_goes_further_only_with_what_comes_home_soon() -> None:
+    """Home has room once something has stopped: that is given to it in the same decision."""
+    nodes = (node("n1", "1G", labels={"role": "home"}), node("n2", "1G", labels={"role": "away"}))
+    burst = PlacementRules(burst=Burst(after=1, nodes=(NodeName("n2"),)))
+    shop = job("shop", 0, "1G", priority=9, placement=burst)
+    there = (job("old", 1, "1G", placement=on("home")), job("low", 1, "1G", placement=on("away")))
+    snapshot = settled(submitted(cluster(*nodes), *there, shop))
+    snapshot = after(snapshot, plan_stop(snapshot, key("old")))
+    record = snapshot.jobs[key("shop")]
+    wanting = replace(record, head=replace(record.head, wanted=2))
+    snapshot = replace(snapshot, jobs={**snapshot.jobs, key("shop"): wanting})
+    plan = planned(plan_preempt(snapshot))
+    assert list(leaving(plan)) == ["low-0"]
+    assert coming(plan) == {"shop-0": "n1 waiting", "shop-1": "n2 waiting"}
 
 
 def test_a_change_that_is_refused_says_what_fits_without_anybody_leaving() -> None:
