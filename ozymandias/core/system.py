@@ -250,13 +250,16 @@ def only_system_left(snapshot: Snapshot, name: NodeName) -> bool:
 
 def _only_one(tending: Tending, here: list[Assigned]) -> Iterator[Edit]:
     """A node has one of them; what is left of older versions goes when the new one is healthy."""
+    node = tending.snapshot.nodes[here[0].node]
     current = [a for a in here if a in tending.current]
     kept = min(current, key=lambda a: (a not in tending.ready, a.slot))
     for extra in current:
         if extra is not kept:
             yield _stop(tending, extra, f"{extra.node} has another one of {extra.job}")
     for old in here:
-        if old not in current and (kept in tending.ready or old not in tending.serving):
+        if old in current or not _may_go(tending, old, node):
+            continue
+        if kept in tending.ready or old not in tending.serving:
             yield _stop(tending, old, f"replaced by version {tending.head.version}")
 
 

@@ -124,6 +124,19 @@ def test_a_service_that_becomes_a_system_job_leaves_nobody_before_the_end() -> N
     assert due and [edit.after for edit in due.plan.edits] == [SlotState.STOPPING]
 
 
+def test_what_a_system_job_has_left_of_older_versions_stays_until_the_end() -> None:
+    """The new one is there and healthy; that the others go is the last step of the rollout."""
+    one = replace(job(instances=0), kind=JobKind.SYSTEM)
+    before = settled(submitted(cluster(n1="8G"), job(instances=3)))
+    snapshot = after(before, submit(before, one))
+    step = propose(snapshot, NOBODY, NOON)
+    assert step is not None
+    snapshot = frozen(settled(after(snapshot, step.plan)), NIGHTS)
+    assert propose(snapshot, NOBODY, NIGHT) is None
+    due = propose(snapshot, NOBODY, NOON)
+    assert due and {edit.after for edit in due.plan.edits} == {SlotState.STOPPING}
+
+
 def test_pressure_on_a_host_lets_no_rollout_pass() -> None:
     """What it sheds is stopped as it is; a drain is an operator's word, pressure is nobody's."""
     snapshot = after(web(), submit(web(), job(instances=3, image="b")))
