@@ -10,6 +10,8 @@ to go; without it the surplus rule of rollouts would stop the new one, which is 
     the new one takes too long    it stops, and the job is left in peace for a while
     one of the two is gone        (lost, drained, scaled away, replaced): the note goes, and who
                                   has to do with the rest finds it as if there had been no move
+    a drain or a host under       the note goes as well: what is one too many is a replacement to
+    pressure moves the job        them, and must not be counted as one by both
 
 Never two of a job at a time: its head has room for one note, and every start rewrites the head.
 """
@@ -19,8 +21,10 @@ from dataclasses import replace
 
 from ozymandias.core.buckets import Buckets, assignments_by_job, is_system, sort_job
 from ozymandias.core.budget import budget_of
+from ozymandias.core.drain import jobs_on_drained
 from ozymandias.core.edits import stop
 from ozymandias.core.layout import Cost, Layout
+from ozymandias.core.shed import jobs_leaving
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobRecord, Move
 from ozymandias.model.node import NodeName
@@ -61,9 +65,14 @@ def leaving(snapshot: Snapshot) -> Iterator[Assigned]:
 def plan_moves(snapshot: Snapshot, now: float) -> Plan | None:
     """The next step of a move under way; ``now`` is the wall clock."""
     keys = moving_jobs(snapshot)
-    assignments = assignments_by_job(snapshot, keys) if keys else {}
+    if not keys:
+        return None
+    assignments = assignments_by_job(snapshot, keys)
+    elsewhere = jobs_on_drained(snapshot) | jobs_leaving(snapshot)
     for key in keys:
         record = snapshot.jobs[key]
+        if key in elsewhere:
+            return _end(record, "its node, or another of the job's, is being emptied")
         buckets = sort_job(snapshot, key, assignments[key])
         if record.current and (plan := _next_step(snapshot, record, buckets, now)):
             return plan

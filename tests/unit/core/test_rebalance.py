@@ -191,6 +191,20 @@ def test_min_available_holds_when_another_fails_meanwhile() -> None:
     assert plan_moves(report(base), NOW) is not None
 
 
+def test_a_drain_takes_a_move_over() -> None:
+    """One more than wanted is there: it replaces one that leaves, not two of them."""
+    base = joined(mode(settled(submitted(cluster(n1="8G"), job(instances=2)))), n2="8G")
+    base = report(after(base, plan_rebalance(base, NOW)))
+    drained = after(base, plan_begin_drain(base, NodeName("n1"), Drain(since=NOW)))
+    first = propose(drained, frozenset(), NOW)
+    assert first is not None and first.what == "drain"
+    rest = after(drained, first.plan)  # the next replacement is not healthy yet
+    second = propose(rest, frozenset(), NOW)
+    assert second is not None and second.what == "move" and not second.plan.edits
+    assert not is_moving(after(rest, second.plan).jobs[WEB].head)
+    assert propose(after(rest, second.plan), frozenset(), NOW) is None
+
+
 # What is worth a move -----------------------------------------------------------------------------
 
 
