@@ -5,8 +5,8 @@ is there, neither drained nor shed, though its job lacks instances then and nobo
 it, was displaced. That is inferred from what happened to it, not from what anybody wrote about it.
 
     S11  reason     somebody of strictly higher priority waits on that node in the same revision, or
-                    runs there where the same revision tells that something else is gone, or where
-                    who had to leave had only waited
+                    runs there where the same revision tells that something else is gone, where who
+                    had to leave had only waited, or where less was held than was promised
          protected  it was not protected
          again      it had not been displaced within the minute before
     S14  closed     a node under pressure is given no new work
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from ozymandias.core.preempt import AGAIN_SECONDS
 from ozymandias.model.instance import Assigned, InstanceId, SlotState
 from ozymandias.model.job import Job, JobKey, JobKind
-from ozymandias.model.node import NodeName
+from ozymandias.model.node import Ledger, NodeName
 from ozymandias.sim import rest
 from ozymandias.sim.truth import LIVE, Change, Truth
 
@@ -63,8 +63,13 @@ class Precedence:
         for a in left:
             if a.job not in asked | moved and a.node not in change.presences:
                 is_free = a.node in change.lost or a.state is SlotState.WAITING
-                states = LIVE if is_free else {SlotState.WAITING}
-                there = [other for other in came.get(a.node, []) if other.state in states]
+                there = [
+                    other
+                    for other in came.get(a.node, [])
+                    if is_free
+                    or other.state is SlotState.WAITING
+                    or _was_short(change.ledgers.get(a.node), other)
+                ]
                 found += self._judge(a, there, change, is_trusted)
         if is_trusted:
             found += self._check_closed(change)
@@ -175,3 +180,12 @@ class Precedence:
                 ):
                     return [f"S14 {a.instance} had to leave {a.node} before {other.instance}"]
         return []
+
+
+def _was_short(ledger: Ledger | None, came: Assigned) -> bool:
+    """Whether so much was promised that somebody had to leave, though it could run at once."""
+    if ledger is None:
+        return False
+    both = ledger.promised.resources + came.demand.resources
+    is_taken = not set(ledger.promised.host_ports).isdisjoint(came.demand.host_ports)
+    return is_taken or not both.fits_in(ledger.allocatable)

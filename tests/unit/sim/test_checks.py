@@ -414,6 +414,18 @@ def test_who_comes_for_one_that_only_waited_may_run_at_once() -> None:
         assert told(first, [*then, put(keys.ledger(N1), ledger(*left, high))]) == wrong
 
 
+def test_who_comes_where_more_was_promised_than_held_may_run_at_once() -> None:
+    """Something else waits there for its turn: its room is promised, and not held yet."""
+    for limit, wrong in ((3, []), (4, ["S11 low-0 had to leave n1, and nobody came for whom"])):
+        low, stopping = group(0, SlotState.RUNNING), group(0, SlotState.STOPPING)
+        other, high = group(0, SlotState.WAITING, 2), group(0, SlotState.RUNNING)
+        jobs = [*job_events("low", 1), *job_events("other", 1), *job_events("high", 1, priority=5)]
+        there = put(keys.ledger(N1), ledger(low, other, memory_bytes=limit))
+        first = [*jobs, joined(), assigned("low", low), assigned("other", other), there]
+        after = put(keys.ledger(N1), ledger(stopping, other, high, memory_bytes=limit))
+        assert told(first, [assigned("low", stopping), assigned("high", high), after]) == wrong
+
+
 def test_a_node_may_be_opened_and_closed_again_within_a_revision() -> None:
     """Somebody is asking about it, so nobody can tell; of other nodes the ledgers tell."""
     truth = cluster(PlacementRules(require=(LabelRule(label="role", values=("a",)),)), 1, N1)
