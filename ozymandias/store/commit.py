@@ -340,6 +340,7 @@ class Chain:
         self.links: list[Batch] = []  # a new list whenever what was decided on the old one is void
         self._wrote: dict[Rewritten, Batch] = {}
         self._fresh_until = 0.0
+        self._tip = Snapshot()  # what the next decisions go on from, while it is fresh
         self._others = -1  # the mirror's last revision of others that is beneath
         self._won = CALM_WINS  # batches since one was not committed
 
@@ -378,7 +379,7 @@ class Chain:
     def next_batch(self, commit: str, compares_max: int) -> Batch:
         now, others = self._clock.boot(), self._mirror.others_revision
         if self.is_fresh(now):
-            snapshot = self.links[-1].after
+            snapshot = self._tip
         else:
             snapshot = self._mirror.snapshot()
             unseen = [b for b in self.links if not 0 < b.revision <= snapshot.revision]
@@ -390,6 +391,7 @@ class Chain:
             took = self._clock.boot() - now
             self._fresh_until = now + min(max(CHAIN_SECONDS, CHAIN_SHARE * took), CHAIN_SECONDS_MAX)
             self._others = others
+            self._tip = snapshot
         batch = Batch(snapshot, commit, beneath=self._wrote, compares_max=compares_max)
         batch.seen, batch.others = self._mirror.revision, self._others
         return batch
@@ -398,6 +400,7 @@ class Chain:
         if batch.plans:
             self.links.append(batch)
             self._wrote = self._wrote | batch.wrote()
+            self._tip = batch.after
 
     def is_older(self, others: int) -> bool:
         """Whether decisions are made on less than others had changed at this revision."""

@@ -7,8 +7,10 @@ import pytest
 from ozymandias.model.assignments import Assignments
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Put
+from ozymandias.sim.clock import SimClock
 from ozymandias.store import keys
-from ozymandias.store.batch import BYTES_MAX, Batch
+from ozymandias.store.batch import BYTES_MAX, COMPARES_ANYWHERE, Batch
+from ozymandias.store.commit import Chain
 from ozymandias.store.mirror import Mirror, Offered
 from tests.unit.store.rig import Peer, creation, in_virtual_time, job, peers
 
@@ -116,5 +118,24 @@ def test_a_batch_knows_when_another_like_the_last_is_too_much() -> None:
                 number += 1
             assert number > 100
             assert batch.reach.size_bytes(batch.reach) > BYTES_MAX
+
+    in_virtual_time(main)
+
+
+def test_what_was_laid_beneath_stays_there_though_nothing_was_decided_on_it() -> None:
+    """Who decides next does not go on from a batch of before, which lacks what others wrote."""
+
+    async def main() -> None:
+        async with peers(["n1", "n2"]) as (_, [peer, other]):
+            chain = Chain(peer.mirror, SimClock(asyncio.get_running_loop()))
+            batch = chain.next_batch("first", COMPARES_ANYWHERE)
+            batch.add(creation(job("ours"), "n1"))
+            chain.add(batch)
+            chain.broken()  # of late: what others do is looked at before every batch
+            chain.links.append(batch)
+            await peer.mirror.reached(await committed(other, "theirs"))
+            nothing, another = (chain.next_batch("next", COMPARES_ANYWHERE) for _ in range(2))
+            assert names(nothing.before) == names(another.before) == {"ours", "theirs"}
+            assert another.others == peer.mirror.others_revision
 
     in_virtual_time(main)
