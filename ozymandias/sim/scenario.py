@@ -401,11 +401,12 @@ class Life:
 
     async def _come_to_rest(self) -> None:
         world = self.world
-        if not await world.until(self._is_converged, CONVERGE_SECONDS, "actual = wanted", 0.5):
-            for line in self._differences():
-                world.say(f"  {line}")
-            return
-        await asyncio.sleep(SETTLE_SECONDS)
+        for pause in (0.0, SETTLE_SECONDS):  # meanwhile a node may have become worth moving to
+            await asyncio.sleep(pause)
+            if not await world.until(self._is_converged, CONVERGE_SECONDS, "actual = wanted", 0.5):
+                for line in self._differences():
+                    world.say(f"  {line}")
+                return
         before, scheduled = world.etcd.revision, world.witness.schedule_revisions
         await asyncio.sleep(self.size.rest_seconds)
         is_whole = not self.schedule.options.does_core_only
