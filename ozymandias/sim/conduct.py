@@ -142,7 +142,8 @@ class Conduct:
     ) -> bool:
         """Whether a drain without a deadline is what stopped it: that one starts others first.
 
-        A drain that begins in the same revision may have begun when it was to stop already.
+        A drain that begins in the same revision may have begun when it was to stop already, and
+        one that loses its deadline there may have acted on it before.
         """
         ledger = self._truth.ledgers.get(served[0].node)
         before = change.ledgers.get(served[0].node)
@@ -153,6 +154,7 @@ class Conduct:
             and not ledger.drain.deadline
             and before is not None
             and before.drain is not None
+            and not before.drain.deadline
             and is_current
             and spec.kind is JobKind.SERVICE
             and spec.on_partition is not OnPartition.STOP

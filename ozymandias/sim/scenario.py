@@ -9,7 +9,7 @@ node is lost, and what fits must run elsewhere in time.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,8 @@ from ozymandias.ports import Listing
 from ozymandias.problems import ProblemError
 from ozymandias.sim import rest
 from ozymandias.sim.clock import Livelock, VirtualLoop
-from ozymandias.sim.mishaps import IMAGES, Mishaps
+from ozymandias.sim.job_files import JobFiles
+from ozymandias.sim.mishaps import Mishaps
 from ozymandias.sim.pools import Pools
 from ozymandias.sim.schedule import (
     MOVE_STEPS,
@@ -39,7 +40,7 @@ from ozymandias.sim.schedule import (
     draw,
 )
 from ozymandias.sim.trace import HEAL, USER, Entry
-from ozymandias.sim.users import MARK, PATIENCE_SECONDS, Call, Users
+from ozymandias.sim.users import PATIENCE_SECONDS, Call, Users
 from ozymandias.sim.world import Settings, World
 from ozymandias.store import keys
 
@@ -49,8 +50,6 @@ POOLS: dict[str, dict[str, NodePool | None]] = {  # what each step of settling m
     "prefer-pool": {"default": replace(INFRA, is_hard=False)},
     "unpool": {"default": None},
 }
-CORES = ("", "", "    cpu: 0.5\n", "    cpu: 1.5\n")  # what a container asks for
-EXCLUSIVE_RATE = 0.2  # of the jobs must never run twice
 JOIN_SECONDS = 30.0  # a node that works again serves again
 CONVERGE_SECONDS = 480.0  # with back-off, the breaker, and two moves that fail
 SETTLE_SECONDS = 45.0  # what hung or was in doubt before the healing is over
@@ -152,6 +151,9 @@ class Life:
         world.witness.on_head.append(self.pools.head_changed)
         self.core: set[NodeName] = set(world.machines)
         self.leaving: set[NodeName] = set()  # broken for ever, their leases lapse
+        self._files = JobFiles(
+            seed=schedule.seed, options=schedule.options, nodes=sorted(world.machines)
+        )
         self._dice = random.Random(f"life {schedule.seed}")
         self._placeable_since: float | None = None
         self._looked_at: object = None  # the state of the world that these differences are of
@@ -288,77 +290,9 @@ class Life:
                 return Call(kind="stop", key=key), lambda operations: operations.stop(key)
             case "restart":
                 return Call(kind="restart", key=key), lambda operations: operations.restart(key)
-        text, count = self._job_file(step, key, dice)
+        text, count = self._files.draw(step, key, dice)
         call = Call(kind="submit", key=key, wanted=count, mark=str(step.index))
         return call, lambda operations: operations.submit(text)
-
-    def _job_file(self, step: Step, key: JobKey, dice: random.Random) -> tuple[bytes, int]:
-        options = self.schedule.options
-        image = dice.choice(IMAGES) if options.has_odd_jobs and dice.random() < 0.5 else IMAGES[0]
-        memory = dice.choice(["128M", "256M", "1G", "3G"])
-        port = dice.choice(["", "", ", {host: 8080, container: 9000}"])
-        count = dice.choice(self.size.counts if memory == "128M" else [1, 2, 3, 4])
-        text = (
-            f"name: {key.name}\nnumInstances: {count}\ncontainers:\n  app:\n    image: {image}\n"
-            f"    memory: {memory}\n    ports: ['80:8000'{port}]\n"
-            f"    environment: {{{MARK}: '{step.index}'}}\n    stop_grace_period: 2\n"
-            f"    healthcheck: {{type: http, port: 8000, interval: {dice.choice([2, 5, 10])}}}\n"
-        )
-        if random.Random(f"exclusive {self.schedule.seed} {step.index}").random() < EXCLUSIVE_RATE:
-            text += "on_partition: stop\n"
-        if options.is_full:
-            text = self._rival(step, text, memory)
-        if options.has_upkeep:
-            text, count = self._fussy(step, key, text, count)
-        return text.encode(), count
-
-    def _rival(self, step: Step, text: str, memory: str) -> str:
-        """The same job where there is not room for all, more or less important than others."""
-        dice = random.Random(f"rival {self.schedule.seed} {step.index}")
-        text = text.replace(f"memory: {memory}", f"memory: {dice.choice(['256M', '512M', '1G'])}")
-        text += "protected: true\n" if dice.random() < 0.1 else ""
-        text += "preempt: never\n" if dice.random() < 0.15 else ""
-        if not self.schedule.options.has_upkeep:  # those have priorities of their own
-            text += f"priority: {dice.choice([0, 1, 5, 9])}\n"
-        return text
-
-    def _fussy(self, step: Step, key: JobKey, text: str, count: int) -> tuple[str, int]:
-        """The same job with rules of its own, or one on every node; from dice of their own."""
-        dice = random.Random(f"fussy {self.schedule.seed} {step.index}")
-        rules = dice.choice(
-            ["", "", "require: [role == infra]", "prefer: [role == infra]", "max_per_node: 1"]
-        )
-        if dice.random() < 0.3:
-            text = text.replace(f"numInstances: {count}\n", "type: system\n")
-            rules, count = rules if "require" in rules else "", 0
-        elif dice.random() < 0.5:
-            least = max(0, count - dice.randint(0, 1))
-            # In percent it says the same, until the job is scaled.
-            is_percent = random.Random(f"percent {self.schedule.seed} {step.index}").random() < 0.4
-            text += (
-                f"min_available: {100 * least // max(1, count)}%\n"
-                if is_percent
-                else (f"min_available: {least}\n")
-            )
-        text += f"priority: {dice.randint(0, 2)}\n"
-        if count:
-            rules = ", ".join(filter(None, (rules, *self._neighbourly(step, key))))
-            cores = random.Random(f"cores {self.schedule.seed} {step.index}").choice(CORES)
-            text = text.replace("    memory:", f"{cores}    memory:")
-        return text + (f"placement: {{{rules}}}\n" if rules else ""), count
-
-    def _neighbourly(self, step: Step, key: JobKey) -> Iterator[str]:
-        """Rules about other jobs and particular nodes; again from dice of their own."""
-        dice = random.Random(f"neighbours {self.schedule.seed} {step.index}")
-        other = f"job-{dice.randint(1, self.schedule.options.jobs)}"
-        word, weight = dice.choice(["near", "apart", "apart"]), dice.choice(["", "", ", weight: 5"])
-        if dice.random() < 0.4 and other != key.name:
-            yield f"{word}: [{{job: {other}{weight}}}]"
-        if dice.random() < 0.2:
-            yield "spread: role"
-        node = dice.choice(sorted(self.world.machines))
-        if dice.random() < 0.2:
-            yield f"burst: {{after: {dice.randint(1, 2)}, node: {node}}}"
 
     def _check_mirrors(self, dice: random.Random) -> None:
         """One daemon's copy of the cluster is compared with the store it is a copy of."""
