@@ -162,8 +162,9 @@ class Batch:
         """AssertionError, and nothing added, when the plan breaks what must hold."""
         self.after = apply(self.after, plan, self.commit)
         self.plans.append(plan)
-        is_known = self._asked is not None and self._asked[0] is plan
-        self._last = self._asked[1] if self._asked and is_known else Reach.of(plan)
+        if self._asked is None or self._asked[0] is not plan:
+            self._asked = plan, Reach.of(plan)
+        self._last = self._asked[1]
         self.reach.add(self._last)
 
     @property
