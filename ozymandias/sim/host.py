@@ -102,6 +102,7 @@ class SimHost:
         self.lacks = ""  # what its gauge finds short: memory, disk, ... (`sim/gauge.py`)
         self.on_event: OnEvent = _hear_nothing  # what is done to a pod, at the moment it is done
         self.is_up = True
+        self.boots = 0
         self.started_total = 0  # containers ever started: tells restarts apart
         self._wall = wall or (lambda: asyncio.get_running_loop().time())
         self._next_address = 0
@@ -134,6 +135,7 @@ class SimHost:
 
     def boot(self) -> None:
         self.is_up = True
+        self.boots += 1
         self.notify()
 
     def wipe(self) -> None:

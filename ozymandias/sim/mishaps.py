@@ -147,13 +147,13 @@ class Mishaps:
         self._at(seconds, lambda: self.world.thaw(machine, slept=True))
 
     def _ambush(self, machine: Machine, dice: random.Random) -> bool:
-        """The next time its daemon makes or starts a pod, it is stopped or cut off at that moment.
+        """The next time its daemon makes, starts or stops a pod, it is frozen or cut off just then.
 
         For about as long as a lease lives: what it goes on with then is decided anew.
         """
         if machine.label in self._ambushed:
             return False
-        moment = dice.choice(["create", "asked to start", "first start"])
+        moment = dice.choice(["create", "asked to start", "first start", "asked to stop"])
         seconds = dice.uniform(0.5, 2.2) * self.world.settings.lease_ttl_seconds
         is_freeze = dice.random() < 0.7
         hear = machine.host.on_event

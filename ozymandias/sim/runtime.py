@@ -72,6 +72,7 @@ class SimRuntime:
             await self._until_exited(pod, container, delay)
 
     async def stop_pod(self, pod: PodId) -> None:
+        self._host.on_event(pod, "asked to stop", "")
         await self._call("stop_pod")
         found = self._host.pods.get(pod)
         for name in _stop_order(found.pod.containers) if found else ():
@@ -81,6 +82,7 @@ class SimRuntime:
         self._host.stop_end(pod)
 
     async def remove_pod(self, pod: PodId) -> None:
+        self._host.on_event(pod, "asked to stop", "")
         found = self._host.pods.get(pod)
         await self._call("remove_pod", lambda: self._host.remove(pod, found))
 
@@ -158,10 +160,11 @@ class SimRuntime:
         does_work = host.random.random() < 0.5  # of a call that fails or hangs
         fails = odd < faults.fail_rate or self._takes_failure(operation)
         hangs = faults.is_hung or 1 - odd < faults.hang_rate
+        boots = host.boots
 
         def serve() -> None:
             error: RuntimeFailed | None = None
-            if not host.is_up:
+            if not host.is_up or host.boots != boots:  # a power cut ends podman's calls too
                 error = RuntimeFailed("podman went away")
             elif work is not None and (does_work or not (fails or hangs)):
                 try:

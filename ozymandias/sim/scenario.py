@@ -52,6 +52,7 @@ POOLS: dict[str, dict[str, NodePool | None]] = {  # what each step of settling m
 }
 JOIN_SECONDS = 30.0  # a node that works again serves again
 CONVERGE_SECONDS = 480.0  # with back-off, the breaker, and two moves that fail
+TELL_SECONDS = 2.0  # an event is written a moment after what it tells of
 SETTLE_SECONDS = 45.0  # what hung or was in doubt before the healing is over
 LIFE_SECONDS_MAX = 1200.0  # all phases together
 FULL_BYTES = 1536 * 2**20  # of memory, of a node in a life that is full
@@ -341,6 +342,7 @@ class Life:
                 for line in self._differences():
                     world.say(f"  {line}")
                 return
+        await asyncio.sleep(TELL_SECONDS)
         before, scheduled = world.etcd.revision, world.witness.schedule_revisions
         await asyncio.sleep(self.size.rest_seconds)
         is_whole = not self.schedule.options.does_core_only

@@ -15,7 +15,9 @@ from ozymandias.store import codec, keys
 FAULT, HEAL, COMMIT, POD, USER, VIOLATION, NOTE = (
     *("fault", "heal", "commit", "pod", "user", "violation", "note"),
 )
-QUIET_PODS = frozenset({"passed", "failed", "create", "asked to start"})  # not worth a line each
+QUIET_PODS = frozenset(  # not worth a line each
+    {"passed", "failed", "create", "asked to start", "asked to stop"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class PodHistory:
     started_at: float = inf  # the last time
     asked_at: float | None = None  # when its daemon last asked for a start
     lapsed_seconds: float = 0.0  # for how long its node had no lease then, and had to know
+    asked_to_stop: SlotState | None = SlotState.RUNNING  # what its slot was to do then
     stopping_since: float | None = None
     has_passed: bool = False  # a probe, in some run
     is_restarting: bool = False
@@ -351,8 +352,11 @@ class Witness:
             case "first start":
                 self._pod(pod).started_at = self._now()
                 self._check_start(pod, state)
+            case "asked to stop":
+                self._pod(pod).asked_to_stop = state
             case "stop" | "kill":
-                if state is SlotState.RUNNING:
+                # Nobody can call back what was asked for while it was not to run there.
+                if state is SlotState.RUNNING and self._pod(pod).asked_to_stop is state:
                     self._violate(f"S7 {pod.name} was stopped though it is to run there")
                 elif what == "stop":
                     self._check_drained(pod, state, address)

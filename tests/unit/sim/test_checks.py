@@ -508,3 +508,31 @@ def test_one_more_copy_of_a_nodes_record_begins_no_session() -> None:
             witness.commit(int(at) + 1, events, actor, at)
         wrong = "S13 n1 declared n2 dead, which it never saw alive"
         assert (wrong in violations) == is_wrong
+
+
+def test_a_stop_is_judged_by_when_podman_was_asked_for_it() -> None:
+    """Nobody can call it back when the slot comes to run there again meanwhile (seed 3217700)."""
+    running = put(keys.assignment(N1, WEB), (group(0, SlotState.RUNNING),))
+    gone = Event(running.kv, deleted=True)
+    pod = PodId(
+        node=N1,
+        namespace=WEB.namespace,
+        job=WEB.name,
+        slot=0,
+        uid="u",
+        version=1,
+        generation=0,
+    )
+    for is_asked_after, is_wrong in ((False, False), (True, True)):
+        violations: list[str] = []
+        witness = Witness(Rules(), lambda: 0.0, violations.append)
+        book = put(keys.ledger(N1), ledger(group(0, SlotState.RUNNING)))
+        witness.commit(1, [joined(N1), book, *job_events("web", 1), running], None, 0.0)
+        witness.commit(2, [gone, put(keys.ledger(N1), ledger())], None, 0.0)
+        if not is_asked_after:
+            witness.pod_event(pod, "asked to stop")
+        witness.commit(3, [book, running], None, 0.0)
+        if is_asked_after:
+            witness.pod_event(pod, "asked to stop")
+        witness.pod_event(pod, "stop")
+        assert any("was stopped though" in words for words in violations) == is_wrong

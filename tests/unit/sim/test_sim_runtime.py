@@ -85,6 +85,19 @@ async def test_power_cut_ends_processes_and_keeps_pods() -> None:
     assert state_of(found) is ContainerState.CREATED
 
 
+async def test_a_power_cut_ends_what_podman_was_asked_for() -> None:
+    """A call that was slow before is not carried out after the boot (seed 3213083)."""
+    kit = make_kit()
+    kit.host.faults.latency_seconds = (0.05, 0.05)
+    creating = asyncio.ensure_future(kit.runtime.create_pod(make_pod(APP)))
+    await asyncio.sleep(0)
+    kit.host.power_cut()
+    kit.host.boot()
+    with pytest.raises(RuntimeFailed, match="went away"):
+        await creating
+    assert not kit.host.pods
+
+
 async def test_cancelled_start_still_happens() -> None:
     """What the service was asked for goes on though the daemon is gone."""
     kit = make_kit()
