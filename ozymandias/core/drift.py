@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ozymandias.core.buckets import Buckets, assignments_by_job, sort_job
 from ozymandias.core.drain import keeps_volumes
 from ozymandias.core.moves import is_moving
-from ozymandias.core.rebalance import Search, is_particular
+from ozymandias.core.rebalance import Search, particular_jobs
 from ozymandias.core.rules import rules_of
 from ozymandias.core.wishes import GivenUp, given_up
 from ozymandias.model.instance import Assigned, Slots
@@ -20,6 +20,7 @@ from ozymandias.model.job import Drift, JobKey, JobRecord, OnPartition
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Table
 
 NOTES_MAX = 32  # per job: a head stays small
 
@@ -54,7 +55,7 @@ class Row:
 
 def lacks(snapshot: Snapshot) -> Iterator[Lack]:
     """Everything that is given up, job by job."""
-    keys = _particular(snapshot)
+    keys = particular_jobs(snapshot)
     assignments = assignments_by_job(snapshot, keys) if keys else {}
     for key in keys:
         yield from _lacks_of(
@@ -65,11 +66,6 @@ def lacks(snapshot: Snapshot) -> Iterator[Lack]:
 def drifting(snapshot: Snapshot) -> int:
     """How many instances do without something that they prefer."""
     return len({(lack.job, lack.node, slot) for lack in lacks(snapshot) for slot in lack.slots})
-
-
-def _particular(snapshot: Snapshot) -> list[JobKey]:
-    pooled = {pool.namespace for pool in snapshot.settings.pools}
-    return sorted(key for key, record in snapshot.jobs.items() if is_particular(record, pooled))
 
 
 def _lacks_of(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> Iterator[Lack]:
@@ -85,13 +81,17 @@ def _lacks_of(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> Iterat
             yield Lack(job=record.key, node=node, slots=slots, given_up=found)
 
 
+def _noted_jobs(jobs: Mapping[JobKey, JobRecord]) -> tuple[JobKey, ...]:
+    return tuple(key for key, record in jobs.items() if record.head.drift)
+
+
 # Since when ---------------------------------------------------------------------------------------
 
 
 def plan_drift(snapshot: Snapshot, now: float) -> Plan | None:
     """Note what is given up since now, and forget what no longer is; one job at a time."""
-    keys = _particular(snapshot)
-    noted = [key for key, record in snapshot.jobs.items() if record.head.drift]
+    keys = particular_jobs(snapshot)
+    noted = Table.of(snapshot.jobs).find("noted", _noted_jobs)
     assignments = assignments_by_job(snapshot, keys) if keys else {}
     for key in sorted({*keys, *noted}):
         record = snapshot.jobs[key]

@@ -18,10 +18,12 @@ extra probes must not make it unhealthy sooner than its interval and threshold s
 failure per interval is counted. An event that is not in the table is a bug, and an error.
 """
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from msgspec import Struct
+
 from ozymandias.model.job import HealthCheck
+from ozymandias.model.record import replace
 
 GRACE_SECONDS = 1.0  # without a healthcheck: healthy after this long of running
 FIRST_PROBE_SECONDS = 0.1  # between the first probes of a run
@@ -76,8 +78,7 @@ class ImpossibleEvent(Exception):
     """An event that can't happen in that state: a bug of ours, never the container's doing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(Struct, frozen=True, kw_only=True, gc=False):
     state: HealthState = HealthState.STOPPED
     passes: int = 0  # in a row
     failures: int = 0  # counted ones in a row

@@ -7,8 +7,9 @@ from the statuses the node wrote before, so that a restart of the daemon changes
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from ozymandias.core import health as healths
 from ozymandias.core.health import STOPPED, Health, HealthState
@@ -16,12 +17,12 @@ from ozymandias.core.restart import Again, backoff, decide
 from ozymandias.model.instance import InstanceStatus, SlotState
 from ozymandias.model.job import Container
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, Pod, PodId
+from ozymandias.model.record import replace
 
 STAMP_SLACK_SECONDS = 1.0  # the runtime's times may be whole seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True, gc=False):
     """One container: its present or last run, and the ones before in so far as they count."""
 
     health: Health = STOPPED
@@ -40,8 +41,7 @@ NEVER_RUN = Run()
 NO_RUNS: Mapping[str, Run] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodMemory:
+class PodMemory(Struct, frozen=True, kw_only=True):
     runs: Mapping[str, Run] = field(default_factory=lambda: NO_RUNS)
     goal: str = ""  # what the node is at: running, stopping, gone
     attempts: int = 0  # at its goal that failed, in a row

@@ -16,7 +16,7 @@ to go; without it the surplus rule of rollouts would stop the new one, which is 
 Never two of a job at a time: its head has room for one note, and every start rewrites the head.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ozymandias.core.buckets import Buckets, assignments_by_job, is_system, sort_job
@@ -30,6 +30,7 @@ from ozymandias.model.job import JobHead, JobKey, JobRecord, Move
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Table
 
 PATIENCE_SECONDS = 120.0  # for the new one to be healthy
 PEACE_SECONDS = 600.0  # after a move that was given up
@@ -48,8 +49,12 @@ def is_at_peace(head: JobHead, now: float) -> bool:
     return head.move is not None and 0 < head.move.given_up > now - PEACE_SECONDS
 
 
-def moving_jobs(snapshot: Snapshot) -> list[JobKey]:
-    return sorted(key for key, record in snapshot.jobs.items() if is_moving(record.head))
+def moving_jobs(snapshot: Snapshot) -> tuple[JobKey, ...]:
+    return Table.of(snapshot.jobs).find("moving", _moving)
+
+
+def _moving(jobs: Mapping[JobKey, JobRecord]) -> tuple[JobKey, ...]:
+    return tuple(sorted(key for key, record in jobs.items() if is_moving(record.head)))
 
 
 def leaving(snapshot: Snapshot) -> Iterator[Assigned]:

@@ -15,7 +15,7 @@ The setting says how far it goes by itself: `off` not at all, `suggest` for wish
 move by whichever peer comes first. In a freeze window no move begins.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from ozymandias.core.buckets import assignments_by_job, free_slots, is_system, sort_job
@@ -35,6 +35,7 @@ from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import RebalanceMode, Rebalancing
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Table
 
 STEADY_SECONDS = 60.0  # an instance is healthy for so long before it is moved
 AT_ONCE_MAX = 4  # moves under way in the whole cluster
@@ -73,8 +74,7 @@ def plan_rebalance(
     if len(moving) >= AT_ONCE_MAX:
         return None
     only_healing = settings.rebalance is RebalanceMode.SUGGEST and not asked
-    pooled = {pool.namespace for pool in settings.pools}
-    if only_healing and not any(is_particular(r, pooled) for r in snapshot.jobs.values()):
+    if only_healing and not particular_jobs(snapshot):
         return None
     search = Search(
         snapshot,
@@ -137,6 +137,16 @@ def plan_ask(snapshot: Snapshot, moves: int, now: float, by: str = "") -> Plan:
         reason=f"the cluster is laid out better, by at most {asked.moves} moves",
         settings=replace(settings, rebalancing=asked),
     )
+
+
+def particular_jobs(snapshot: Snapshot) -> tuple[JobKey, ...]:
+    """The jobs whose instances can be better or worse off, in order."""
+    pooled = frozenset(pool.namespace for pool in snapshot.settings.pools)
+
+    def look(jobs: Mapping[JobKey, JobRecord]) -> tuple[JobKey, ...]:
+        return tuple(sorted(key for key, record in jobs.items() if is_particular(record, pooled)))
+
+    return Table.of(snapshot.jobs).find(("particular", pooled), look)
 
 
 def is_particular(record: JobRecord, pooled: Set[str]) -> bool:

@@ -11,7 +11,7 @@ observed and not assigned here is stopped or removed, waiting slots run nothing.
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ozymandias.core.health import HealthState, grace_ends
 from ozymandias.core.memory import NOTHING, PodMemory
@@ -20,6 +20,7 @@ from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Condition, Container, OnPartition
 from ozymandias.model.plan import Action, ActionKind
 from ozymandias.model.pod import ContainerState, ObservedPod, Pod, PodId
+from ozymandias.model.record import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ A change goes node by node, healthy before the next, always in place: the new in
 slot of the old one until that is gone, so a node never has two of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ozymandias.core.buckets import (
@@ -34,6 +34,7 @@ from ozymandias.model.plan import Edit, Pending, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Table
 from ozymandias.model.units import format_size
 
 
@@ -111,15 +112,19 @@ def plan_system(snapshot: Snapshot, now: float | None = None) -> Plan | None:
     )
 
 
-def _system_jobs(snapshot: Snapshot) -> list[JobKey]:
+def _system_jobs(snapshot: Snapshot) -> tuple[JobKey, ...]:
+    return Table.of(snapshot.jobs).find("system", _by_priority)
+
+
+def _by_priority(jobs: Mapping[JobKey, JobRecord]) -> tuple[JobKey, ...]:
     found = [
         (-current.job.priority, key)
-        for key, record in snapshot.jobs.items()
+        for key, record in jobs.items()
         if (current := record.current) is not None
         and current.job.kind is JobKind.SYSTEM
         and not record.head.deleting
     ]
-    return [key for _, key in sorted(found)]
+    return tuple(key for _, key in sorted(found))
 
 
 def rooms_for_system(snapshot: Snapshot) -> Rooms:

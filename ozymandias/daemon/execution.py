@@ -18,7 +18,6 @@ first started or stopped, session and assignment are checked once more.
 import asyncio
 import itertools
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 
 from ozymandias.core import memory as memories
 from ozymandias.core.pods import pod_id, pod_of
@@ -42,6 +41,7 @@ from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Action, Plan
 from ozymandias.model.pod import ObservedPod, PodId
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Clock, Guard, Runtime, RuntimeFailed, RuntimeHung, StoreError
 from ozymandias.problems import Problem

@@ -7,7 +7,6 @@ runtime is observed again.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 from ozymandias.core import memory as memories
 from ozymandias.daemon.events import EventLog
@@ -16,6 +15,7 @@ from ozymandias.daemon.local_pods import LocalPods
 from ozymandias.model.job import OnPartition
 from ozymandias.model.plan import Action, ActionKind
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, Pod, PodId
+from ozymandias.model.record import replace
 from ozymandias.ports import Clock, Guard, ImageMissing, PortTaken, Runtime, RuntimeFailed
 from ozymandias.telemetry import ACTIONS
 

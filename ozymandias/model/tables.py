@@ -7,7 +7,7 @@ that nobody changes once it is part of a table; who has the same row as before k
 looking, that nothing in it is different.
 """
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from collections.abc import Callable, Hashable, ItemsView, Iterator, KeysView, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Generic, Self, TypeVar
 from weakref import ref
@@ -17,15 +17,17 @@ from ozymandias.model.node import NodeName
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 Pair = tuple[NodeName, JobKey]
 
-RECENT_MAX = 64  # changes that a small table carries along; a large one more, by its square root
+SMALL = 64  # entries; so few are copied as quickly as anything else is done with them
+RECENT_MAX = 64  # changes that a table carries along; a large one more, by its square root
 
 
 class Table(Mapping[K, V]):
     """Many entries that are shared, and the few that changed since, where None is a gap."""
 
-    __slots__ = ("_base", "_length", "_recent", "facts")
+    __slots__ = ("_base", "_found", "_length", "_recent", "facts")
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Table(Mapping[K, V]):
         self._base, self._recent, self._length = base, recent, length
         # What was found out about the shared entries, for all tables that share them.
         self.facts: dict[str, Any] = {} if facts is None else facts
+        self._found: dict[Hashable, Any] = {}
 
     @classmethod
     def of(cls, entries: Mapping[K, V]) -> "Table[K, V]":
@@ -49,7 +52,8 @@ class Table(Mapping[K, V]):
         length = self._length
         for key, value in updates.items():
             length += (value is not None) - (key in self)
-        if len(recent) <= RECENT_MAX or len(recent) ** 2 <= 4 * len(self._base):
+        size = len(self._base)
+        if size > SMALL and (len(recent) <= RECENT_MAX or len(recent) ** 2 <= 4 * size):
             return Table(self._base, recent, length, self.facts)
         base = dict(self._base)
         for key, value in recent.items():
@@ -58,6 +62,13 @@ class Table(Mapping[K, V]):
             else:
                 base[key] = value
         return Table(base, {}, length)
+
+    def find(self, what: Hashable, look: "Callable[[Table[K, V]], T]") -> T:
+        """What follows from this very table alone: looked for once, whoever asks."""
+        if what not in self._found:
+            self._found[what] = look(self)
+        found: T = self._found[what]
+        return found
 
     @property
     def shared(self) -> Mapping[K, V]:

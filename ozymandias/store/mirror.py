@@ -58,8 +58,8 @@ class _Changes:
     last_versions: dict[JobKey, int | None] = field(default_factory=dict)
     unknown: dict[bytes, codec.Unknown | None] = field(default_factory=dict)
 
-    def applied(self, before: Snapshot) -> Snapshot:
-        """The parts that changed, on top of what was; the others as they are."""
+    def parts(self, before: Snapshot) -> dict[str, Any]:
+        """The parts that changed, on top of what was."""
         parts: dict[str, Any] = {}
         if self.nodes:
             parts["nodes"] = Sheet.laid_over(before.nodes, self.nodes)
@@ -75,7 +75,7 @@ class _Changes:
             parts["last_versions"] = Table.of(before.last_versions).changed(self.last_versions)
         if self.unknown:
             parts["unknown"] = Sheet.laid_over(before.unknown, self.unknown)
-        return replace(before, **parts) if parts else before
+        return parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,10 +187,11 @@ class Mirror:
             settings, settled = self._settings
             self._take_offered()
             self._snapshot = replace(
-                self._changes.applied(self._snapshot),
+                self._snapshot,
                 revision=self.revision,
                 settings=settings,
                 settings_revision=settled,
+                **self._changes.parts(self._snapshot),
             )
             self._changes = _Changes()
         return self._snapshot

@@ -34,6 +34,21 @@ def laid_over(before: dict, changes: dict) -> dict:  # type: ignore[type-arg]
     return {key: value for key, value in both.items() if value is not None}
 
 
+def test_what_follows_from_a_table_is_looked_for_once_and_anew_when_it_changed() -> None:
+    """A large table and a small one alike, whatever they share with those before them."""
+    for size in (3, 300):
+        looked: list[int] = []
+
+        def count(table: Table[int, int]) -> int:
+            looked.append(len(table))  # noqa: B023
+            return sum(value > 0 for value in table.values())
+
+        table = Table.of(dict.fromkeys(range(size), 1))
+        assert table.find("above", count) == table.find("above", count) == size
+        assert table.changed({0: -1}).find("above", count) == size - 1
+        assert table.find("above", count) == size and len(looked) == 2
+
+
 @given(st.lists(NUMBERS, max_size=8))
 def test_a_table_is_the_dict_it_stands_for(steps: list[dict[int, int | None]]) -> None:
     """After any changes it reads as a dict with them would, and so do all tables before it."""
