@@ -4,13 +4,16 @@ One cluster of three hosts for all tests; each leaves it whole and without jobs.
 """
 
 import json
+import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.cluster.hosts.cluster import SOCKET, HostCluster
+from tests.cluster.hosts.host import Host
 from tests.cluster.hosts.three import NODES, put_right, revive, say
 from tests.cluster.hosts.traffic import Traffic
 from tests.cluster.kit import until, web
@@ -107,3 +110,46 @@ def test_a_drain_without_room(cluster: HostCluster) -> None:
     assert cluster.get("/v1/nodes/n2")["drain"] is None
     assert cluster.placed("big") == placed and cluster.pods() == before
     assert not traffic.failures, traffic.failures[:5]
+
+
+@contextmanager
+def short_of_memory(host: Host) -> Iterator[None]:
+    """Its kernel tells of two percent that are available meanwhile, and of no stalls."""
+    facts = host.path("/proc/meminfo").read_text()
+    found = re.search(r"MemTotal: +(\d+)", facts)
+    assert found
+    few = f"MemAvailable: {int(found[1]) // 50} kB"
+    host.write("/run/meminfo", re.sub(r"MemAvailable:.*", few, facts))
+    host.run("mount", "--bind", "/run/meminfo", "/proc/meminfo")
+    try:
+        yield
+    finally:
+        host.run("umount", "/proc/meminfo")
+
+
+def test_a_host_short_of_memory_is_relieved(cluster: HostCluster) -> None:
+    """The least important leaves first, replaced before it goes; the others stay where they are."""
+    assert ozy(cluster, "node", "label", "n2", "role=apps")[0] == 0
+    for name, rank in (("high", 100), ("low", 1)):
+        liking = {"placement": {"prefer": ["role == apps"]}, "priority": rank}
+        cluster.submit(web(name) | liking)
+        assert cluster.placed(name) == {f"{name}-0": "n2"}
+    before = cluster.pods("n2")["n2"]
+    with Traffic(cluster, "low.default.test") as traffic:
+        with short_of_memory(cluster["n2"]):
+            until(lambda: cluster.get("/v1/nodes/n2")["state"] == "tainted", 60, say="tainted")
+            _, plan = ozy(cluster, "shed", "--plan", "n2")
+            assert plan["pressure"].startswith("memory pressure: 2 % of"), plan
+            assert [row["instance"] for row in plan["leaving"]] == ["low-0", "high-0"]
+            until(lambda: "n2" not in cluster.placed("low").values(), 120, say="low has left")
+        cluster.wait_healthy("low")
+        traffic.more()
+    (left,) = cluster.placed("low")
+    say(f"{plan['pressure']}; {left} is on {cluster.placed('low')[left]}; {traffic.summary()}")
+    assert cluster.placed("high") == {"high-0": "n2"}
+    kept = {pod: made for pod, made in before.items() if "high" in pod}
+    assert kept and kept.items() <= cluster.pods("n2")["n2"].items()
+    assert not traffic.failures, traffic.failures[:5]
+    # A daemon that begins anew has measured nothing before; a host that was short waits a minute.
+    cluster.kill_program("n2", "daemon")
+    assert ozy(cluster, "node", "label", "n2", "role-")[0] == 0
