@@ -175,14 +175,14 @@ def _check_slots(assigned: Assignments, jobs: frozenset[JobKey]) -> None:
     """No slot of these jobs may be running or waiting in two places."""
     for job in jobs:
         live = [
-            slot
+            group.slots.numbers
             for assignment in assigned.of_job(job).values()
             for group in assignment.groups
             if group.state is not SlotState.STOPPING
-            for slot in group.slots.numbers
         ]
-        if len(set(live)) < len(live):
-            twice = [slot for slot, times in Counter(live).items() if times > 1]
+        if len(set().union(*live)) < sum(map(len, live)):
+            times = Counter(slot for slots in live for slot in slots)
+            twice = [slot for slot, number in times.items() if number > 1]
             raise AssertionError(f"{twice} of {job} would be alive twice")
 
 

@@ -4,7 +4,6 @@ As in `core/runs.py`: where nothing has to be given up, for none of the jobs, th
 `core/upkeep.py` would come to by looking at every node for every instance, and costs what is moved.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 
 from ozymandias.core.buckets import free_slots, is_current
@@ -12,19 +11,20 @@ from ozymandias.core.edits import new_instance
 from ozymandias.core.placement import Ask, Placement
 from ozymandias.core.rules import rules_of
 from ozymandias.core.runs import place_runs
+from ozymandias.model.assignments import OfJob
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobRecord
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Pair, Sheet
+from ozymandias.model.tables import Sheet
 
 
 def moved_in_runs(
     snapshot: Snapshot,
     lost: Mapping[JobKey, list[Assigned]],
-    lost_pairs: Set[Pair],
+    lost_on: Mapping[JobKey, Set[NodeName]],
     missing: Mapping[JobKey, int],
 ) -> list[Edit] | None:
     """Replacements for what is ``missing`` of these jobs, in their order; None: not in this way."""
@@ -32,7 +32,8 @@ def moved_in_runs(
     edits: list[Edit] = []
     for key, number in missing.items():
         record = snapshot.jobs[key]
-        used, there = _survivors(snapshot, key, lost_pairs)
+        there = Living(snapshot.of(key), lost_on[key])
+        used = there.slots()
         chosen = sorted(lost[key], key=lambda a: (not is_current(a, record.head), a.slot))[:number]
         if len(chosen) < number:
             return None  # more is missing than was lost: that is looked at one by one
@@ -49,25 +50,46 @@ def moved_in_runs(
                 slot = next(fresh) if assigned.slot in used else assigned.slot
                 why = f"{assigned.node} was lost; "
                 edits.append(new_instance(key, head, slot, ask.demand, run, why))
-                there[run.node] += 1
+                there.add(run.node)
             nodes = _with(nodes, runs, ask.demand)
     return edits
 
 
-def _survivors(
-    snapshot: Snapshot, key: JobKey, lost_pairs: Set[Pair]
-) -> tuple[set[int], Counter[NodeName]]:
-    """Slots in use elsewhere, and how many live ones each node has."""
-    used: set[int] = set()
-    live: Counter[NodeName] = Counter()
-    for node, assignment in snapshot.of(key).items():
-        if (node, key) in lost_pairs:
-            continue
-        for group in assignment.groups:
-            used.update(group.slots.numbers)
-            if group.state is not SlotState.STOPPING:
-                live[node] += len(group.slots)
-    return used, live
+class Living(Mapping[NodeName, int]):
+    """How many live ones of a job each node has, beside those that are lost.
+
+    A job may be on hundreds of nodes of which a few are asked about, so these are counted then.
+    """
+
+    def __init__(self, column: OfJob, lost_on: Set[NodeName]) -> None:
+        self._column, self._lost_on = column, lost_on
+        self._new: dict[NodeName, int] = {}
+
+    def add(self, node: NodeName) -> None:
+        self._new[node] = self._new.get(node, 0) + 1
+
+    def slots(self) -> set[int]:
+        """Those in use where nothing was lost, if only by one that stops."""
+        here = [a for node, a in self._column.items() if node not in self._lost_on]
+        return set().union(*[group.slots.numbers for a in here for group in a.groups])
+
+    def __getitem__(self, node: NodeName) -> int:
+        live = self._new.get(node, 0)
+        assignment = self._column.get(node)
+        if assignment is not None and node not in self._lost_on:
+            for group in assignment.groups:
+                if group.state is not SlotState.STOPPING:
+                    live += len(group.slots)
+        return live
+
+    def get(self, node: NodeName, default: int = 0) -> int:  # type: ignore[override]
+        return self[node]
+
+    def __iter__(self) -> Iterator[NodeName]:
+        return iter((self._column.keys() - self._lost_on) | self._new.keys())
+
+    def __len__(self) -> int:
+        return len((self._column.keys() - self._lost_on) | self._new.keys())
 
 
 def _with(
@@ -92,11 +114,13 @@ def by_version(
 ) -> Iterator[tuple[JobHead, list[Assigned]]]:
     """Alike ones together, each with the head it was placed under; unknown versions as current."""
     alike: dict[tuple[int, int], list[Assigned]] = {}
+    current = (record.head.version, record.head.restart)
     for assigned in chosen:
         version = record.versions.get(assigned.version)
         known = version is not None and version.uid == assigned.uid == record.head.uid
         kind = (assigned.version, assigned.generation)
-        current = (record.head.version, record.head.restart)
         alike.setdefault(kind if known else current, []).append(assigned)
-    for (number, generation), instances in alike.items():
-        yield replace(record.head, version=number, restart=generation), instances
+    for kind, instances in alike.items():
+        is_current = kind == current
+        head = record.head if is_current else replace(record.head, version=kind[0], restart=kind[1])
+        yield head, instances

@@ -10,7 +10,7 @@ most is done: neither preferences nor the order of names ever cost an instance i
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ozymandias.core.buckets import (
@@ -36,7 +36,6 @@ from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, JobChange, Pending, Plan
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Pair
 from ozymandias.problems import NodeShortfall
 
 VERSIONS_KEPT = 20
@@ -239,29 +238,31 @@ def plan_repair(
     decide the rollout. What does not fit is pending, and then it is the current version's turn.
     """
     gone = frozenset(n for n in dead if n in snapshot.nodes and not snapshot.nodes[n].is_alive)
-    there = sorted((name, key) for name in gone for key in snapshot.on(name))
-    if fenced is not None:
-        there = [p for p in there if p[0] in fenced or not may_still_run(snapshot, p)]
-    busy = {name for name, _ in there} | (gone & snapshot.told.by_node.keys())
-    if not busy:
+    many = _at_once(snapshot, _lost(snapshot, gone, fenced), LOST_IN_RUNS)
+    if not many:
         return None  # nobody is served there any more, and what is left waits for the fence
-    many, few = (_at_once(snapshot, busy, most) for most in (LOST_IN_RUNS, LOST_AT_ONCE))
-    if few < many and (plan := _repaired(snapshot, many, there, is_in_runs=True)):
+    few = _at_once(snapshot, many.items(), LOST_AT_ONCE)
+    if len(few) < len(many) and (plan := _repaired(snapshot, many, is_in_runs=True)):
         return plan
-    return _repaired(snapshot, few if few < busy else gone, there)
+    others = gone.difference(few)
+    if not any(_lost(snapshot, others, fenced)):
+        few |= dict.fromkeys(others, ())  # there is nothing on them: they go along
+    return _repaired(snapshot, few)
 
 
 def _repaired(
-    snapshot: Snapshot,
-    gone: frozenset[NodeName],
-    there: Iterable[Pair],
-    *,
-    is_in_runs: bool = False,
+    snapshot: Snapshot, there: Mapping[NodeName, Sequence[JobKey]], *, is_in_runs: bool = False
 ) -> Plan | None:
-    """The plan for these of the dead. ``is_in_runs``: None unless it is few runs on few nodes."""
-    there = [pair for pair in there if pair[0] in gone]
-    lost = [a for pair in there for a in snapshot.assignments[pair].instances]
-    lost_pairs = set(there)
+    """The plan for these of the dead, and what is lost there.
+
+    ``is_in_runs``: None unless it is few runs on few nodes.
+    """
+    gone = frozenset(there)
+    pairs = [(name, key) for name, keys in there.items() for key in keys]
+    lost = [a for pair in pairs for a in snapshot.assignments[pair].instances]
+    lost_on: dict[JobKey, set[NodeName]] = {}
+    for name, key in pairs:
+        lost_on.setdefault(key, set()).add(name)
     gone_edits = [step(a, None, f"{a.node} was lost") for a in lost]
     lost_live: dict[JobKey, list[Assigned]] = {}
     for assigned in lost:
@@ -274,7 +275,7 @@ def _repaired(
     }
     names = ", ".join(sorted(gone))
     reason = f"{names} {'was' if len(gone) == 1 else 'were'} lost"
-    moves = moved_in_runs(snapshot, lost_live, lost_pairs, missing_of)
+    moves = moved_in_runs(snapshot, lost_live, lost_on, missing_of)
     if is_in_runs and (moves is None or _is_wide(moves)):
         return None
     if moves is not None:
@@ -287,7 +288,7 @@ def _repaired(
         for key in ordered(starved, way, filling.rooms):
             record, missing = snapshot.jobs[key], missing_of[key]
             survivors = sort_job(
-                snapshot, key, [a for a in assignments[key] if (a.node, key) not in lost_pairs]
+                snapshot, key, [a for a in assignments[key] if a.node not in lost_on[key]]
             )
             moved = _move(filling, record, lost_live[key], survivors, missing)
             filling.edits += moved
@@ -307,17 +308,35 @@ def _is_wide(moves: Iterable[Edit]) -> bool:
     return len(pairs) > LOST_AT_ONCE or len({node for node, _ in pairs}) > LOST_AT_ONCE // 2
 
 
-def _at_once(snapshot: Snapshot, gone: Set[NodeName], most: int) -> frozenset[NodeName]:
-    """As many of the dead as one transaction can move; it is the others' turn right after."""
-    chosen: list[NodeName] = []
-    instances = 0
+def _lost(
+    snapshot: Snapshot, gone: Set[NodeName], fenced: Set[NodeName] | None
+) -> Iterator[tuple[NodeName, Sequence[JobKey]]]:
+    """What may be moved from each of the dead, those that are to be seen to, by their names.
+
+    Looked up as it is asked for: who moves a part of hundreds looks at no more than that part.
+    """
+    told = snapshot.told.by_node
     for name in sorted(gone):
+        here = sorted(snapshot.on(name))
+        if fenced is not None and name not in fenced:
+            here = [key for key in here if not may_still_run(snapshot, (name, key))]
+        if here or name in told:
+            yield name, here
+
+
+def _at_once(
+    snapshot: Snapshot, lost: Iterable[tuple[NodeName, Sequence[JobKey]]], most: int
+) -> dict[NodeName, Sequence[JobKey]]:
+    """As many of the dead as one transaction can move; it is the others' turn right after."""
+    chosen: dict[NodeName, Sequence[JobKey]] = {}
+    instances = 0
+    for name, keys in lost:
         here = sum(len(g.slots) for a in snapshot.on(name).values() for g in a.groups)
         if chosen and instances + here > most:
             break
-        chosen.append(name)
+        chosen[name] = keys
         instances += here
-    return frozenset(chosen)
+    return chosen
 
 
 def may_still_run(snapshot: Snapshot, pair: tuple[NodeName, JobKey]) -> bool:
