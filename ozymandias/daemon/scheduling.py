@@ -31,6 +31,7 @@ from ozymandias.telemetry import warn
 RANK_SECONDS = 0.05
 RANK_SECONDS_MAX = 1.0
 RETRY_SECONDS = 1.0
+PARTS_MAX = 8  # of a large repair that are decided one after the other before all is looked at
 MOMENT_SECONDS = 0.1  # for which what was decided holds, if nothing has changed
 STALE_LEASES = 2  # how often in a row a lease may run to its end though nobody renews it
 DEADLINE_LOOK_SECONDS = 30.0  # a wall clock may be set while we sleep towards a deadline
@@ -155,22 +156,27 @@ class Scheduler:
         """
         session, since = self._session, self._clock.boot()
 
+        parts = _parts(loss, proposal.plan)
+
         def decide(snapshot: Snapshot) -> Plan | None:
             if self._membership.session is not session:
                 return None  # who is dead was judged in a session that is over
             # While this waited for its turn, more nodes may have gone, or the dead come back.
             now = self._look_for_losses(snapshot, self._clock.boot())
             dead, fenced = loss.dead & now.dead, loss.fenced & now.fenced
-            is_same = snapshot is seen and (dead, fenced) == (loss.dead, loss.fenced)
+            is_same = _is_same(snapshot, seen, proposal.plan)
+            is_same = is_same and (dead, fenced) == (loss.dead, loss.fenced)
             if is_same and self._clock.boot() < since + MOMENT_SECONDS:
                 return proposal.plan
             found = self._propose(snapshot, dead, fenced, leisure)
-            return found.plan if found else None
+            if found is None or (parts > 1 and not found.plan.dead):
+                return None  # the last part was smaller than the first
+            return found.plan
 
-        # Of many losses the next part is decided while the first is on its way to the store.
-        parts = 2 if loss.dead - proposal.plan.dead and proposal.plan.dead else 1
+        # Of many losses the next part is decided while the one before is on its way to the store.
         outcomes = await asyncio.gather(
-            *(self._committer.commit(decide) for _ in range(parts)), return_exceptions=True
+            *(self._committer.commit(decide, is_part=parts > 1) for _ in range(parts)),
+            return_exceptions=True,
         )
         is_done = [self._told(outcome) for outcome in outcomes]
         if not all(is_done):
@@ -253,6 +259,28 @@ class Scheduler:
 def _sooner(one: float | None, other: float | None) -> float | None:
     times = [time for time in (one, other) if time is not None]
     return min(times, default=None)
+
+
+def _parts(loss: Loss, first: Plan) -> int:
+    """How many plans to make at once: of a repair as many as it takes, each like the first."""
+    left = loss.dead - first.dead
+    if not (first.dead and left):
+        return 1
+    return min(1 - (-len(left) // len(first.dead)), PARTS_MAX)
+
+
+def _is_same(snapshot: Snapshot, seen: Snapshot, plan: Plan) -> bool:
+    """Whether a plan that was decided on one is what would be decided on the other.
+
+    What nodes tell of their instances is nothing to a repair.
+    """
+    return snapshot is seen or (
+        bool(plan.dead)
+        and snapshot.nodes is seen.nodes
+        and snapshot.jobs is seen.jobs
+        and snapshot.assignments is seen.assignments
+        and snapshot.settings == seen.settings
+    )
 
 
 def delay(snapshot: Snapshot, what: str, node: NodeName) -> float:

@@ -96,6 +96,7 @@ class _Ticket:
     decide: Decide
     answer: asyncio.Future[Committed | Problem]
     asked: int  # the last revision of others that could be seen then
+    is_part: bool = False  # of more than one transaction takes
     decided: Plan | Problem | None = None
     losses: int = 0
     is_taken: bool = False  # part of a batch; else it waits
@@ -145,14 +146,17 @@ class Committer:
         self._compares_max = COMPARES_MAX
         self._seen_first = 0  # a revision that the mirror must show before anything is decided
 
-    async def commit(self, decide: Decide) -> Committed | Problem:
+    async def commit(self, decide: Decide, *, is_part: bool = False) -> Committed | Problem:
         """Decide on the newest state and commit; decide again whenever a race was lost.
 
+        ``is_part``: of many that wait at once, each as large as a transaction takes, decided on
+        what is compared and on who is there: nothing else is tried to be put beside one, and it may
+        wait for the answer to the one before it as long as nobody comes or goes.
         The mirror shows it by then, unless it is far behind: what is committed is told in any case.
         Raises Unavailable, Ambiguous (the outcome could not be found out) and LeaseLost.
         """
         answer = asyncio.get_running_loop().create_future()
-        ticket = _Ticket(decide, answer, self._mirror.others_revision)
+        ticket = _Ticket(decide, answer, self._mirror.others_revision, is_part)
         self._waiting.append(ticket)
         try:
             while not ticket.answer.done():
@@ -210,10 +214,13 @@ class Committer:
                     continue
             links = self._chain.links
             batch = await self._decide_all(tickets)
-            until = self._clock.boot() + HELD_SECONDS_MAX
+            until, members = self._clock.boot() + HELD_SECONDS_MAX, self._mirror.members_revision
             await self._sending.acquire()
             # It relies on more than is compared: who is healthy, and who is missed since when.
-            if self._chain.links is links and self._clock.boot() <= until:
+            is_late = self._clock.boot() > until
+            if is_late and tickets and all(ticket.is_part for ticket in tickets):
+                is_late = self._mirror.members_revision > members
+            if self._chain.links is links and not is_late:
                 self._chain.add(batch)
                 return batch
             self._sending.release()
@@ -243,6 +250,8 @@ class Committer:
                 break
             ticket.is_taken = True
             tickets.append(ticket)
+            if ticket.is_part:
+                break  # it fills the transaction
             spent += self._clock.boot() - began
             await asyncio.sleep(0)  # many decisions take a while; others want to run meanwhile
         return batch
