@@ -4,8 +4,8 @@ One spelling for all: a record is deleted only while it still has the very value
 for it, so a slot that has moved never loses its new home's record to its old one.
 """
 
-import json
 from collections.abc import Iterable, Iterator
+from json.encoder import encode_basestring_ascii
 
 from ozymandias.model.routing import DnsRecord
 from ozymandias.ports import Compare, Delete, Op, Put, Txn
@@ -13,8 +13,10 @@ from ozymandias.store import keys
 
 
 def value_of(record: DnsRecord) -> bytes:
-    port = {"port": record.port} if record.port else {}
-    return json.dumps({"host": record.address, **port, "ttl": record.ttl_seconds}).encode()
+    # As `json.dumps` spells it: a lost node may have had hundreds of names.
+    port = f', "port": {record.port}' if record.port else ""
+    host = encode_basestring_ascii(record.address)
+    return f'{{"host": {host}{port}, "ttl": {record.ttl_seconds}}}'.encode()
 
 
 def put_records(records: Iterable[DnsRecord], lease: int) -> Iterator[Op]:
