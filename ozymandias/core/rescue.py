@@ -33,7 +33,8 @@ def moved_in_runs(
     for key, number in missing.items():
         record = snapshot.jobs[key]
         there = Living(snapshot.of(key), lost_on[key])
-        used = there.slots()
+        # Where no slot is in two places, none of the lost is in use elsewhere.
+        used = set[int]() if snapshot.of(key).is_distinct() else there.slots()
         chosen = sorted(lost[key], key=lambda a: (not is_current(a, record.head), a.slot))[:number]
         if len(chosen) < number:
             return None  # more is missing than was lost: that is looked at one by one

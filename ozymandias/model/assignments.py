@@ -8,12 +8,13 @@ nobody adds up a thousand assignments to learn what one of them changed.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ozymandias.model.instance import Assignment, SlotState
+from ozymandias.model.instance import Assignment, Group, SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName, Totals
 from ozymandias.model.tables import Pairs
 
 NOTHING = Totals()
+SLOTS_MAX = 2**20  # as far as they are kept as bits: a slot from the store may be any number
 
 
 class Kind(NamedTuple):
@@ -58,16 +59,19 @@ class OnNode(dict[JobKey, Assignment]):
 class OfJob(dict[NodeName, Assignment]):
     """What is of one job, by node."""
 
-    __slots__ = ("kinds",)
+    __slots__ = ("_taken", "kinds")
 
     def __init__(self) -> None:
         super().__init__()
         self.kinds: dict[Kind, int] = {}  # how many instances of each; none is 0
+        # The slots as bits, if no two are the same: worked out when asked for, then kept up.
+        self._taken: int | None = None
 
     def copy(self) -> "OfJob":
         new = OfJob()
         new.update(self)
         new.kinds = self.kinds.copy()
+        new._taken = self._taken
         return new
 
     @property
@@ -75,6 +79,25 @@ class OfJob(dict[NodeName, Assignment]):
         """How many are running or waiting."""
         stopping = SlotState.STOPPING
         return sum(n for kind, n in self.kinds.items() if kind.state is not stopping)
+
+    @property
+    def is_known_distinct(self) -> bool:
+        """Whether somebody has found that no slot is in two places, and that is still so."""
+        return self._taken is not None
+
+    def is_distinct(self) -> bool:
+        """Whether no slot is in two places, if only to be stopped in one of them."""
+        if self._taken is None:
+            self._taken = _added(0, (g for a in self.values() for g in a.groups))
+        return self._taken is not None
+
+    def keep_taken(self, old: Assignment | None, new: Assignment | None) -> None:
+        """Follow a change."""
+        if self._taken is None:
+            return
+        gone = _added(0, old.groups) if old is not None else 0
+        assert gone is not None, "they were among the distinct ones"
+        self._taken = _added(self._taken & ~gone, new.groups if new is not None else ())
 
 
 NO_NODE = OnNode()
@@ -112,6 +135,29 @@ class Assignments(Pairs[Assignment]):
             _count(row.sums, column.kinds, old, -1)
         if new is not None:
             _count(row.sums, column.kinds, new, 1)
+        if column.is_known_distinct:
+            column.keep_taken(old, new)
+
+
+def _added(taken: int, groups: Iterable[Group]) -> int | None:
+    """With the slots of these groups; None where one is taken twice, or far beyond all others."""
+    for group in groups:
+        numbers = group.slots.numbers
+        if not numbers:
+            continue
+        first, last = numbers[0], numbers[-1]
+        if first < 0 or last >= SLOTS_MAX:
+            return None
+        if last - first == len(numbers) - 1:  # most are one run
+            bits = ((1 << len(numbers)) - 1) << first
+        else:
+            bits = 0
+            for number in numbers:
+                bits |= 1 << number
+        if taken & bits:
+            return None
+        taken |= bits
+    return taken
 
 
 def _count(
