@@ -38,6 +38,16 @@ class Loss:
     reason: str = ""  # why some are held back, or which are dead
 
 
+def alive_in(snapshot: Snapshot) -> frozenset[NodeName]:
+    """The nodes that are there, found once for all who ask about a snapshot."""
+    found: frozenset[NodeName] | None = snapshot.derived.get("alive")
+    if found is None:
+        nodes = snapshot.nodes.items()
+        found = frozenset([name for name, node in nodes if node.presence is not None])
+        snapshot.derived["alive"] = found
+    return found
+
+
 def judge_loss(
     snapshot: Snapshot,
     *,
@@ -59,7 +69,7 @@ def judge_loss(
     come back, the others are about to, and keep the time they were given.
     """
     holding = snapshot.assigned.by_node.keys() & snapshot.nodes.keys()
-    alive = {name for name, node in snapshot.nodes.items() if node.is_alive}
+    alive = alive_in(snapshot)
     missing = holding - alive
     if not missing:
         return Loss()

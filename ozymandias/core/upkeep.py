@@ -49,7 +49,7 @@ LOST_IN_RUNS = 2000  # that it moves where they do not
 def plan_pending(snapshot: Snapshot) -> Plan | None:
     """Place what is wanted and not live, as far as there is room now."""
     live = census(snapshot).live
-    starved = _starved_first(snapshot, live)
+    starved = _starved_first(snapshot.jobs, live)
     if not starved:
         return None
     assignments = assignments_by_job(snapshot, [s.key for s in starved])
@@ -139,11 +139,11 @@ def _best(attempt: Callable[[Way], Filling]) -> Filling:
 
 def starved_first(snapshot: Snapshot, live: Mapping[JobKey, int]) -> list[JobKey]:
     """Those that lack instances, as they are to be served."""
-    return [starved.key for starved in _starved_first(snapshot, live)]
+    return [starved.key for starved in _starved_first(snapshot.jobs, live)]
 
 
-def _starved_first(snapshot: Snapshot, live: Mapping[JobKey, int]) -> list[Starved]:
-    """The jobs that lack instances and are known well enough to be given some."""
+def _starved_first(jobs: Mapping[JobKey, JobRecord], live: Mapping[JobKey, int]) -> list[Starved]:
+    """Those of the jobs that lack instances and are known well enough to be given some."""
     return sorted(
         Starved(
             -record.current.job.priority,
@@ -151,7 +151,7 @@ def _starved_first(snapshot: Snapshot, live: Mapping[JobKey, int]) -> list[Starv
             key,
             record.current.job,
         )
-        for key, record in snapshot.jobs.items()
+        for key, record in jobs.items()
         if live.get(key, 0) < record.head.wanted
         and not record.head.deleting
         and record.current is not None
@@ -268,11 +268,10 @@ def _repaired(
     for assigned in lost:
         if assigned.state is not SlotState.STOPPING:
             lost_live.setdefault(assigned.job, []).append(assigned)
-    remaining = {k: n - len(lost_live.get(k, ())) for k, n in census(snapshot).live.items()}
-    starved = [s for s in _starved_first(snapshot, remaining) if s.key in lost_live]
-    missing_of = {
-        s.key: snapshot.jobs[s.key].head.wanted - remaining.get(s.key, 0) for s in starved
-    }
+    remaining = {key: snapshot.of(key).live - len(went) for key, went in lost_live.items()}
+    jobs = {key: snapshot.jobs[key] for key in lost_live if key in snapshot.jobs}
+    starved = _starved_first(jobs, remaining)
+    missing_of = {s.key: jobs[s.key].head.wanted - remaining[s.key] for s in starved}
     names = ", ".join(sorted(gone))
     reason = f"{names} {'was' if len(gone) == 1 else 'were'} lost"
     moves = moved_in_runs(snapshot, lost_live, lost_on, missing_of)

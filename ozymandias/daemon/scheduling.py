@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ozymandias.core.arbiter import Leisure, Proposal, propose
 from ozymandias.core.drain import next_deadline
 from ozymandias.core.freeze import cluster_frozen
-from ozymandias.core.loss import Loss, fence_seconds, judge_loss
+from ozymandias.core.loss import Loss, alive_in, fence_seconds, judge_loss
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.lately import Displacements
 from ozymandias.daemon.leisure import Pace
@@ -202,11 +202,11 @@ class Scheduler:
 
     def _look_for_losses(self, snapshot: Snapshot, now: float) -> Loss:
         self._look_for_life(snapshot, now)
-        for name, node in snapshot.nodes.items():
-            if node.is_alive:
-                self._missing_since.pop(name, None)
-            else:
-                self._missing_since.setdefault(name, now)
+        alive = alive_in(snapshot)
+        for name in self._missing_since.keys() & alive:
+            del self._missing_since[name]
+        for name in snapshot.nodes.keys() - alive:
+            self._missing_since.setdefault(name, now)
         loss = judge_loss(
             snapshot,
             missing_since=self._missing_since,
@@ -245,15 +245,15 @@ class Scheduler:
                 if node not in self._seen_alive
                 and any(told.get((node, job)) != status for job, status in row.items())
             }
-        for name, node in snapshot.nodes.items():
-            is_new = node.is_alive and node.presence_revision > session.revision
-            if is_new or (is_settled and name in self._present):
-                self._seen_alive.add(name)
-            if node.is_alive:
-                self._present.add(name)
-                self._seen_there.add(name)
-            else:
-                self._present.discard(name)
+        there, alive = snapshot.nodes, alive_in(snapshot)
+        self._seen_alive.update(
+            name for name in alive if there[name].presence_revision > session.revision
+        )
+        if is_settled:
+            self._seen_alive |= self._present & there.keys()
+        self._present -= there.keys() - alive
+        self._present |= alive
+        self._seen_there |= alive
 
 
 def _sooner(one: float | None, other: float | None) -> float | None:
