@@ -13,6 +13,7 @@ from ozymandias.core.rooms import NOW_OR_SOON, rooms_of
 from ozymandias.core.rules import NO_RULES, Rules
 from ozymandias.core.runs import place_runs
 from ozymandias.core.upkeep import LOST_AT_ONCE, LOST_IN_RUNS, plan_repair
+from ozymandias.model.instance import Slots, SlotState
 from ozymandias.model.job import PlacementRules
 from ozymandias.model.node import Demand, Ledger, Load, Node, NodeName, Resources, Totals
 from ozymandias.model.record import replace
@@ -160,3 +161,23 @@ def test_what_a_lost_node_had_is_all_somewhere_else() -> None:
     after = apply(snapshot, plan)
     assert [after.of(key(name)).live for name in "abc"] == [30, 5, 12]
     assert not any(after.on(name) for name in dead)
+
+
+def test_a_lost_slot_that_stops_elsewhere_comes_back_under_another_number() -> None:
+    """Two pods of one name never are: a number is taken while its last pod still stops."""
+    nodes = cluster(**{f"n{number}": "100G" for number in range(12)})
+    snapshot = submitted(nodes, job("a", 30))
+    home, other = sorted(snapshot.assigned.by_node)[:2]
+    there = snapshot.assignments[home, key("a")]
+    twice = there.groups[0].slots.numbers[0]
+    stops = replace(there.groups[0], state=SlotState.STOPPING, slots=Slots.of([twice]))
+    beside = snapshot.assignments[other, key("a")]
+    beside = replace(beside, groups=(*beside.groups, stops))
+    snapshot = lost(
+        replace(snapshot, assignments={**snapshot.assignments, (other, key("a")): beside}), home
+    )
+    plan = plan_repair(snapshot, frozenset({home}))
+    assert plan is not None
+    placed = {edit.slot for edit in plan.edits if edit.before is None}
+    assert twice not in placed and 30 in placed
+    assert apply(snapshot, plan).of(key("a")).live == 30

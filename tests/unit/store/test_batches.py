@@ -19,15 +19,8 @@ from ozymandias.sim.invariants import check_schedule
 from ozymandias.sim.store import Cut
 from ozymandias.store import keys
 from ozymandias.store.batch import COMPARES_ANYWHERE, Batch
-from ozymandias.store.commit import (
-    CHAIN_SHARE,
-    LINKS_MAX,
-    Chain,
-    Committed,
-    Decide,
-    Lost,
-    send,
-)
+from ozymandias.store.chain import CHAIN_SHARE, LINKS_MAX, Chain
+from ozymandias.store.commit import Committed, Decide, Lost, send
 from ozymandias.store.transaction import transaction_of
 from tests.unit.store.rig import (
     GIB,

@@ -10,7 +10,7 @@ from ozymandias.ports import Put
 from ozymandias.sim.clock import SimClock
 from ozymandias.store import keys
 from ozymandias.store.batch import BYTES_MAX, COMPARES_ANYWHERE, Batch
-from ozymandias.store.commit import Chain
+from ozymandias.store.chain import Chain
 from ozymandias.store.mirror import Mirror, Offered
 from tests.unit.store.rig import Peer, creation, in_virtual_time, job, peers
 
