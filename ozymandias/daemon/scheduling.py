@@ -247,7 +247,9 @@ class Scheduler:
             }
         there, alive = snapshot.nodes, alive_in(snapshot)
         self._seen_alive.update(
-            name for name in alive if there[name].presence_revision > session.revision
+            name
+            for name in alive - self._seen_alive
+            if there[name].presence_revision > session.revision
         )
         if is_settled:
             self._seen_alive |= self._present & there.keys()
