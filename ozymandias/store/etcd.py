@@ -30,6 +30,7 @@ from ozymandias.ports import (
     Unavailable,
 )
 from ozymandias.store import etcd_pb2 as pb
+from ozymandias.store.etcd_bytes import txn_request
 from ozymandias.store.etcd_calls import (
     COMPACT,
     GRANT,
@@ -47,7 +48,7 @@ from ozymandias.store.etcd_calls import (
 )
 from ozymandias.store.etcd_lease import KeepAlive
 from ozymandias.store.etcd_watch import Watch
-from ozymandias.store.etcd_wire import kv_of, kvs_of, txn_request, txn_result, writes
+from ozymandias.store.etcd_wire import kv_of, kvs_of, txn_result, writes
 from ozymandias.store.keys import prefix_end
 
 __all__ = ["Credentials", "EtcdStore", "MemberStatus", "Timeouts"]

@@ -86,7 +86,8 @@ class Method:
     is_linearizable: bool = False  # its answer's revision never goes back
 
     def serialize(self, request: Any) -> bytes:
-        data: bytes = request.SerializeToString()
+        """A message, or one that is bytes already (`etcd_bytes.py`)."""
+        data: bytes = request if isinstance(request, bytes) else request.SerializeToString()
         return data
 
 

@@ -60,24 +60,6 @@ def event_of(message: pb.Event) -> Event:
     return Event(kv_of(message.kv), message.type == pb.Event.DELETE, prev)
 
 
-def txn_request(
-    compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op]
-) -> pb.TxnRequest:
-    return pb.TxnRequest(
-        compare=map(_compare, compare),
-        success=map(_operation, _folded(then, len(compare))),
-        failure=map(_operation, _folded(otherwise, len(compare))),
-    )
-
-
-def _folded(ops: Sequence[Op], compares: int) -> Sequence[Op]:
-    """Within the default limit if that can be; else the server must take more, as ours do."""
-    try:
-        return fold(ops, OPERATIONS_MAX, compares)
-    except Invalid:
-        return ops
-
-
 def txn_result(message: pb.TxnResponse) -> TxnResult:
     return TxnResult(message.succeeded, message.header.revision, tuple(_gets(message)))
 
@@ -113,7 +95,7 @@ def _gets(message: pb.TxnResponse) -> Iterator[tuple[KV, ...]]:
             yield from _gets(response.response_txn)
 
 
-def _compare(compare: Compare) -> pb.Compare:
+def compare_message(compare: Compare) -> pb.Compare:
     target, name = _TARGETS[compare.target]
     operand: dict[str, Any] = {name: compare.operand}
     return pb.Compare(
@@ -125,7 +107,7 @@ def _compare(compare: Compare) -> pb.Compare:
     )
 
 
-def _operation(op: Op) -> pb.RequestOp:
+def operation_message(op: Op) -> pb.RequestOp:
     match op:
         case Put():
             put = pb.PutRequest(
@@ -140,8 +122,8 @@ def _operation(op: Op) -> pb.RequestOp:
             return pb.RequestOp(request_range=get)
         case Txn():
             nested = pb.TxnRequest(
-                compare=map(_compare, op.compare),
-                success=map(_operation, op.then),
-                failure=map(_operation, op.otherwise),
+                compare=map(compare_message, op.compare),
+                success=map(operation_message, op.then),
+                failure=map(operation_message, op.otherwise),
             )
             return pb.RequestOp(request_txn=nested)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ozymandias.ports import Compare, Delete, Get, Invalid, Op, Put, Txn
-from ozymandias.store import etcd_pb2, etcd_wire
+from ozymandias.store import etcd_bytes, etcd_pb2, etcd_wire
 
 PROTO = Path(etcd_wire.__file__).with_name("etcd.proto")
 
@@ -88,8 +88,49 @@ def test_folding_has_an_end() -> None:
 def test_what_does_not_fit_is_left_to_the_server() -> None:
     """A lost node with hundreds of jobs is one transaction, for a server that takes so many."""
     compare = [Compare(b"%d" % number, "mod", "=", 1) for number in range(300)]
-    request = etcd_wire.txn_request(compare, [Delete(c.key) for c in compare], ())
+    data = etcd_bytes.txn_request(compare, [Delete(c.key) for c in compare], ())
+    request = etcd_pb2.TxnRequest.FromString(data)
     assert len(request.compare) == len(request.success) == 300
+
+
+KEYS = st.binary(max_size=300)
+OPERANDS = st.one_of(st.integers(0, 2**63 - 1), st.integers(0, 300))
+LEASES = st.sampled_from((0, 0, 0, 7, 2**62))
+COMPARES = st.one_of(
+    st.builds(
+        Compare,
+        KEYS,
+        st.sampled_from(("version", "create", "mod", "lease")),
+        st.sampled_from(("=", "=", "!=", "<", ">")),
+        OPERANDS,
+        st.sampled_from((b"", b"", b"z")),
+    ),
+    st.builds(Compare, KEYS, st.just("value"), st.just("="), KEYS),
+)
+PUTS = st.builds(Put, KEYS, st.binary(max_size=20_000), LEASES, st.booleans())
+PLAIN = st.one_of(PUTS, st.builds(Put, KEYS, KEYS), st.builds(Get, KEYS), st.builds(Delete, KEYS))
+NESTED = st.builds(
+    Txn, st.lists(COMPARES, max_size=2).map(tuple), st.lists(PLAIN, max_size=2).map(tuple)
+)
+
+
+@settings(deadline=None)
+@given(
+    compare=st.lists(COMPARES, max_size=5),
+    then=st.lists(st.one_of(PLAIN, NESTED), max_size=5),
+    otherwise=st.lists(PLAIN, max_size=3),
+)
+def test_bytes_are_those_of_the_message(
+    compare: list[Compare], then: list[Op], otherwise: list[Op]
+) -> None:
+    """What is written by hand is what the generated code would write, byte for byte."""
+    message = etcd_pb2.TxnRequest(
+        compare=map(etcd_wire.compare_message, compare),
+        success=map(etcd_wire.operation_message, then),
+        failure=map(etcd_wire.operation_message, otherwise),
+    )
+    data = etcd_bytes.txn_request(compare, then, otherwise)
+    assert data == message.SerializeToString(deterministic=True)
 
 
 def test_what_writes() -> None:
