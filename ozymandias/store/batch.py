@@ -22,7 +22,7 @@ from ozymandias.core.apply import apply, touched
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
-from ozymandias.model.plan import Plan
+from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Pair, Sheet, Table
@@ -178,6 +178,9 @@ class Batch:
             or own.compares(NO_REACH) + more > self._compares_max
         )
 
+    def job_changes(self) -> list[JobChange]:
+        return [plan.job for plan in self.plans if plan.job]
+
     def revision_of(self, what: Rewritten, known: int) -> int:
         """When something was last written: by a batch of ours beneath, or as the snapshot says."""
         below = self.beneath.get(what)
@@ -222,7 +225,7 @@ class Batch:
             name: replace(snapshot.nodes[name], ledger=after.nodes[name].ledger)
             for name in sorted(reach.nodes & snapshot.nodes.keys())
         }
-        jobs, changes = sorted(reach.jobs), [plan.job for plan in self.plans if plan.job]
+        jobs, changes = sorted(reach.jobs), self.job_changes()
         claims = sorted({claim for change in changes for claim in change.claim | change.disclaim})
         gone = {(node, job): None for node in sorted(reach.dead) for job in snapshot.told.on(node)}
         return replace(

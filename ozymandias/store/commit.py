@@ -10,9 +10,9 @@ A transaction compares everything that the decisions relied on:
 
 Whoever has the turn takes along everybody who waits for it (`store/batch.py`): a thousand
 submissions are a few dozen transactions. While one is on its way the next is decided on what it
-will leave behind, so that the store and this process work at the same time. New assignments and
-ledgers are computed by `core.apply`, which asserts capacity: a plan that overfills a node never
-leaves this process.
+will leave behind, and made ready, so that the store and this process work at the same time. New
+assignments and ledgers are computed by `core.apply`, which asserts capacity: a plan that overfills
+a node never leaves this process.
 
 A lost race is an ordinary outcome: once the mirror shows what was different, all is decided again,
 within a limit, and so is what was decided on top of it. Batches become smaller with every loss and
@@ -47,7 +47,7 @@ from ozymandias.problems import CONFLICT, Problem
 from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLANS_MAX, Batch
 from ozymandias.store.chain import Chain
 from ozymandias.store.mirror import Mirror, Offered
-from ozymandias.store.transaction import Transaction, transaction_of
+from ozymandias.store.transaction import Draft, Transaction, completed, drafted
 from ozymandias.telemetry import COMMITS
 
 Decide = Callable[[Snapshot], Plan | Problem | None]
@@ -170,7 +170,7 @@ class Committer:
             async with self._deciding:
                 if ticket.is_taken or ticket.answer.done():
                     return
-                batch = await self._ready(tickets)
+                batch, draft = await self._ready(tickets)
         except Exception as error:
             for taken in (ticket, *tickets):
                 taken.fail(error)
@@ -179,7 +179,7 @@ class Committer:
             self._wait_again(tickets)
             raise
         try:
-            await self._send(batch, tickets)
+            await self._send(batch, draft, tickets)
         except Exception as error:
             self._chain.broken()
             for taken in tickets:
@@ -192,7 +192,7 @@ class Committer:
         finally:
             self._sending.release()
 
-    async def _ready(self, tickets: list[_Ticket]) -> Batch:
+    async def _ready(self, tickets: list[_Ticket]) -> tuple[Batch, Draft]:
         """A batch whose turn it is to be sent, on top of nothing that failed meanwhile.
 
         ``tickets`` are afterwards those whose answers hang on it.
@@ -205,6 +205,7 @@ class Committer:
             links = self._chain.links
             batch = await self._decide_all(tickets)
             until, members = self._clock.boot() + HELD_SECONDS_MAX, self._mirror.members_revision
+            draft = drafted(batch, self._names)
             await self._sending.acquire()
             # It relies on more than is compared: who is healthy, and who is missed since when.
             is_late = self._clock.boot() > until
@@ -212,7 +213,7 @@ class Committer:
                 is_late = self._mirror.members_revision > members
             if self._chain.links is links and not is_late:
                 self._chain.add(batch)
-                return batch
+                return batch, draft
             self._sending.release()
             self._wait_again(tickets)
 
@@ -265,7 +266,7 @@ class Committer:
             self._waiting.appendleft(ticket)
         tickets.clear()
 
-    async def _send(self, batch: Batch, tickets: list[_Ticket]) -> None:
+    async def _send(self, batch: Batch, draft: Draft, tickets: list[_Ticket]) -> None:
         if not batch.plans:
             # Who asked is to see what this was decided on, or would ask the same again at once.
             links = (link.revision for link in self._chain.links)
@@ -273,7 +274,7 @@ class Committer:
             for ticket in tickets:
                 ticket.settle(revision)
             return
-        transaction = transaction_of(batch, self._fence(), self._names)
+        transaction = completed(draft, batch, self._fence())
         if put := self._record(batch.before, batch.plans):
             transaction = replace(transaction, then=(*transaction.then, put))
         self._mirror.expect(transaction.written)

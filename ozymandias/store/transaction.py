@@ -2,7 +2,8 @@
 
 Compares come from the cluster before, values from the cluster after. What the cluster before holds
 may itself be a batch of ours that was committed a moment ago (`Batch.beneath`): what that one wrote
-is compared to be of its revision.
+is compared to be of its revision. Values do not wait for that: they are made while it is on its way
+(`drafted`), so that the store has the next transaction as soon as it has answered.
 """
 
 from collections.abc import Iterator
@@ -23,46 +24,94 @@ Written = dict[tuple[bytes, bytes], Any]  # what a key's new bytes mean; no byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """Plans made ready to send. ``marked`` are the keys whose values carry the commit's id."""
+class Draft:
+    """What plans write. ``marked`` are the keys whose values carry the commit's id."""
 
-    compare: tuple[Compare, ...]
     then: tuple[Op, ...]
     marked: tuple[bytes, ...]
     written: Written = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction(Draft):
+    """Plans made ready to send."""
+
+    compare: tuple[Compare, ...]
+
+
 def transaction_of(batch: Batch, fence: tuple[Compare, ...], names: Names) -> Transaction:
     """Everything the plans relied on as compares, everything they change as operations."""
-    return _Writer(batch, fence, names).transaction()
+    return completed(drafted(batch, names), batch, fence)
+
+
+def drafted(batch: Batch, names: Names) -> Draft:
+    """What a batch writes, which does not wait for what lies beneath it to be committed."""
+    return _Writer(batch, names).draft()
+
+
+def completed(draft: Draft, batch: Batch, fence: tuple[Compare, ...]) -> Transaction:
+    """With what is compared: all that lies beneath is committed by now."""
+    compare = (*fence, *_compares(batch, frozenset(c.key for c in fence)))
+    return Transaction(compare=compare, then=draft.then, marked=draft.marked, written=draft.written)
+
+
+def _compares(batch: Batch, fenced: frozenset[bytes]) -> Iterator[Compare]:
+    before, reach = batch.before, batch.reach
+    for node in sorted(reach.nodes):
+        revision = batch.revision_of(node, before.nodes[node].ledger_revision)
+        yield Compare(keys.ledger(node), "mod", "=", revision)
+    for node in sorted(reach.gaining):
+        key = keys.node(node)
+        if key not in fenced:  # the fence compares our own record already
+            epoch = before.nodes[node].presence_revision
+            assert epoch, f"{node} gains an instance but is not there"
+            yield Compare(key, "create", "=", epoch)
+    for node in sorted(reach.dead):
+        yield Compare(keys.node(node), "version", "=", 0)
+    for job in sorted(reach.jobs):
+        record = before.jobs.get(job)
+        if record is None and job not in batch.after.jobs:
+            continue  # its slots are stopped because the head is gone, or can't be read
+        revision = batch.revision_of(job, record.head_revision) if record else 0
+        yield Compare(keys.job(job), "mod", "=", revision)
+    changes = batch.job_changes()
+    for change in changes:
+        if change.version:
+            yield Compare(keys.version(change.key, change.version.version), "version", "=", 0)
+    yield from _claim_compares(batch, changes)
+    if reach.relies_on_settings:
+        revision = batch.revision_of(keys.SCHEDULING, before.settings_revision)
+        yield Compare(keys.SCHEDULING, "mod", "=", revision)
+
+
+def _claim_compares(batch: Batch, changes: list[JobChange]) -> Iterator[Compare]:
+    for claim in _claims_in(changes):
+        old, new = batch.before.claims.get(claim), batch.after.claims.get(claim)
+        if new is not None and new != old:
+            free = Compare(keys.claim(claim), "version", "=", 0)
+            yield Compare(keys.claim(claim), "value", "=", _owner(old)) if old else free
 
 
 class _Writer:
-    def __init__(self, batch: Batch, fence: tuple[Compare, ...], names: Names) -> None:
+    def __init__(self, batch: Batch, names: Names) -> None:
         self.batch, self.names = batch, names
         self.before, self.after = batch.before, batch.after
-        self.compare: list[Compare] = list(fence)
         self.then: list[Op] = []
         self.marked: list[bytes] = []
         self.written: Written = {}
-        self.fenced = {c.key for c in fence}
 
-    def transaction(self) -> Transaction:
+    def draft(self) -> Draft:
         self._nodes()
         self._assignments()
-        self._presences()
+        for node in sorted(self.batch.reach.dead):
+            self.then.extend(_forget(self.before, node, self.names))
         self._jobs()
-        changes = [plan.job for plan in self.batch.plans if plan.job]
+        changes = self.batch.job_changes()
         for change in changes:
             self._versions(change)
         self._claims(changes)
         self._settings()
-        return Transaction(
-            compare=tuple(self.compare),
-            then=tuple(self.then),
-            marked=tuple(self.marked),
-            written=self.written,
-        )
+        return Draft(then=tuple(self.then), marked=tuple(self.marked), written=self.written)
 
     def _put(self, key: bytes, stored: Any, known: Any, *, keeps_unknown: bool = True) -> None:
         """Write a record, and note what its bytes mean: we need not read them again."""
@@ -78,10 +127,7 @@ class _Writer:
 
     def _nodes(self) -> None:
         for node in sorted(self.batch.reach.nodes):
-            key = keys.ledger(node)
-            revision = self.batch.revision_of(node, self.before.nodes[node].ledger_revision)
-            self.compare.append(Compare(key, "mod", "=", revision))
-            ledger = self.after.nodes[node].ledger
+            key, ledger = keys.ledger(node), self.after.nodes[node].ledger
             self._put(key, ledger, ledger)
             self.marked.append(key)
 
@@ -94,24 +140,12 @@ class _Writer:
             else:
                 self._delete(key)
 
-    def _presences(self) -> None:
-        for node in sorted(self.batch.reach.gaining):
-            if keys.node(node) not in self.fenced:  # the fence compares our own record already
-                epoch = self.before.nodes[node].presence_revision
-                assert epoch, f"{node} gains an instance but is not there"
-                self.compare.append(Compare(keys.node(node), "create", "=", epoch))
-        for node in sorted(self.batch.reach.dead):
-            self.compare.append(Compare(keys.node(node), "version", "=", 0))
-            self.then.extend(_forget(self.before, node, self.names))
-
     def _jobs(self) -> None:
         for job in sorted(self.batch.reach.jobs):
             record, new = self.before.jobs.get(job), self.after.jobs.get(job)
             key = keys.job(job)
             if record is None and new is None:
-                continue  # its slots are stopped because the head is gone, or can't be read
-            revision = self.batch.revision_of(job, record.head_revision if record else 0)
-            self.compare.append(Compare(key, "mod", "=", revision if record else 0))
+                continue
             self.marked.append(key)
             if new is None:
                 self._delete(key)
@@ -123,34 +157,29 @@ class _Writer:
     def _versions(self, change: JobChange) -> None:
         if change.version:
             key = keys.version(change.key, change.version.version)
-            self.compare.append(Compare(key, "version", "=", 0))
             self._put(key, change.version, change.version, keeps_unknown=False)
         for number in change.drop_versions:
             self._delete(keys.version(change.key, number))
 
     def _settings(self) -> None:
-        """Where something is placed, the pools of namespaces were relied on."""
-        key, reach = keys.SCHEDULING, self.batch.reach
-        if reach.relies_on_settings:
-            revision = self.batch.revision_of(key, self.before.settings_revision)
-            self.compare.append(Compare(key, "mod", "=", revision))
-        if not reach.settings:
-            return
-        self._put(key, self.after.settings, self.after.settings)
-        self.marked.append(key)
+        if self.batch.reach.settings:
+            self._put(keys.SCHEDULING, self.after.settings, self.after.settings)
+            self.marked.append(keys.SCHEDULING)
 
     def _claims(self, changes: list[JobChange]) -> None:
         """One job may take what another gives up in the same transaction: one write each."""
-        for claim in sorted({c for change in changes for c in change.claim | change.disclaim}):
+        for claim in _claims_in(changes):
             key = keys.claim(claim)
             old, new = self.before.claims.get(claim), self.after.claims.get(claim)
             if new is None:
                 self._delete(key)
             elif new != old:
-                free = Compare(key, "version", "=", 0)
-                self.compare.append(Compare(key, "value", "=", _owner(old)) if old else free)
                 self.then.append(Put(key, _owner(new)))
                 self.written[key, _owner(new)] = new
+
+
+def _claims_in(changes: list[JobChange]) -> list[str]:
+    return sorted({c for change in changes for c in change.claim | change.disclaim})
 
 
 def _owner(job: JobKey) -> bytes:
