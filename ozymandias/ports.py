@@ -97,7 +97,7 @@ class KV(Struct, frozen=True, gc=False):
     lease: int
 
 
-class Event(Struct, frozen=True):
+class Event(Struct, frozen=True, gc=False):
     kv: KV  # of a deletion: the key and the revision of the deletion
     deleted: bool
     prev: KV | None = None

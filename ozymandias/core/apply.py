@@ -122,9 +122,11 @@ def _likeness(step: Step) -> tuple[object, ...]:
 
 def _first_group(step: Step) -> tuple[Group, ...]:
     """What nearly every step makes: the first slots of a job on a node."""
-    numbers = tuple(sorted(set(step.slots)))
-    if len(numbers) != len(step.slots):
-        raise AssertionError(f"a slot is named twice: {step}")
+    numbers = step.slots
+    if numbers and numbers != tuple(range(numbers[0], numbers[0] + len(numbers))):
+        numbers = tuple(sorted(set(numbers)))
+        if len(numbers) != len(step.slots):
+            raise AssertionError(f"a slot is named twice: {step}")
     if step.after is None or not numbers:
         return ()
     group = Group(

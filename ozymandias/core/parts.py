@@ -36,7 +36,8 @@ class Roster:
         self._nodes = nodes
         for name in changed_between(before, nodes):
             old, new = before.get(name), nodes.get(name)
-            was, now = old.presence if old else None, new.presence if new else None
+            was = old.presence if old is not None else None
+            now = new.presence if new is not None else None
             if was is now:
                 continue
             self._there += (now is not None) - (was is not None)

@@ -68,7 +68,7 @@ class Ask:
         )
 
 
-class Placement(Struct, frozen=True, kw_only=True):
+class Placement(Struct, frozen=True, kw_only=True, gc=False):
     """One instance's place, and why there."""
 
     node: NodeName

@@ -39,6 +39,7 @@ def place_runs(
     start = start_of(str(ask.job), ask.version)
     found: list[Placement] = []
     taken: dict[NodeName, int] = {}  # by now
+    words: dict[int, str] = {}  # of nodes that have so many of the job
     for name, most in order.in_part(part, start) if part else order.in_order(start):
         if count <= 0:
             break
@@ -46,15 +47,17 @@ def place_runs(
         same = apart_from.get(name, 0) + before
         number = min(most, share - same, limit - there.get(name, 0) - before, count)
         if number > 0 and name not in rules.against:
-            found.append(_placement(nodes[name], ask, same, number, before))
+            if same not in words:
+                words[same] = company_words(ask, same)
+            found.append(_placement(nodes[name], ask, same, words[same], number, before))
             taken[name] = before + number
             count -= number
     return found if count <= 0 else None
 
 
-def _placement(node: Node, ask: Ask, same: int, number: int, before: int) -> Placement:
+def _placement(node: Node, ask: Ask, same: int, words: str, number: int, before: int) -> Placement:
     """In the words that the first of the run would be given, after ``before`` others."""
-    ledger, demand = node.ledger, ask.demand
+    ledger, demand, name = node.ledger, ask.demand, node.name
     used, held = ledger.promised.resources, ledger.held.resources
     memory, limit = demand.memory_bytes, ledger.capacity.memory_bytes - ledger.reserve.memory_bytes
     free = limit - max(used.memory_bytes, held.memory_bytes) - before * memory
@@ -63,18 +66,29 @@ def _placement(node: Node, ask: Ask, same: int, number: int, before: int) -> Pla
     if demand.cpu_millis:
         taken = used.cpu_millis + before * demand.cpu_millis
         cores = cpu_term(demand, taken, cpu_limit(ledger.allocatable))
-    load = load_class(node.load)
+    is_below = 100 * share <= ask.rules.target_percent
     return Placement(
-        node=node.name,
+        node=name,
         state=RUNNING,
-        reason=f"{node.name} has {company_words(ask, same)} and {_size(free)} of"
-        f" {_size(limit)} memory free",
-        score=(
-            ("same_job", float(same)),
-            ("memory_after", round(share, 4)),
-            ("below_target", float(100 * share <= ask.rules.target_percent)),
-            *cores,
-            *((("load", float(load)),) if load else ()),
-        ),
+        reason=f"{name} has {words} and {_size(free)} of {_size(limit)} memory free",
+        score=_score(same, round(share, 4), is_below, cores, load_class(node.load)),
         count=number,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _score(
+    same: int,
+    share: float,
+    is_below: bool,
+    cores: tuple[tuple[str, float], ...],
+    load: int,
+) -> tuple[tuple[str, float], ...]:
+    """Nodes that are as full have the same one, and share it."""
+    return (
+        ("same_job", float(same)),
+        ("memory_after", share),
+        ("below_target", float(is_below)),
+        *cores,
+        *((("load", float(load)),) if load else ()),
     )

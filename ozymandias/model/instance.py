@@ -84,7 +84,7 @@ def _run(part: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-class Group(Struct, frozen=True, kw_only=True):
+class Group(Struct, frozen=True, kw_only=True, gc=False):
     """Instances of one job, version and state on one node. Alike, so one entry serves them all."""
 
     uid: str
@@ -180,7 +180,7 @@ class InstanceStatus(Struct, frozen=True, kw_only=True, gc=False):
     containers: tuple[ContainerStatus, ...] = ()
 
 
-class JobStatus(Struct, frozen=True, kw_only=True):
+class JobStatus(Struct, frozen=True, kw_only=True, gc=False):
     """All statuses of one job on one node: one key in the store."""
 
     node: NodeName

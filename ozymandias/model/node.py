@@ -155,7 +155,7 @@ class Displaced:
     reason: str
 
 
-class Ledger(Struct, frozen=True, kw_only=True):
+class Ledger(Struct, frozen=True, kw_only=True, gc=False):
     """What may be promised on a node, and what is. Every change to a node compares and rewrites it.
 
     ``held`` sums running + stopping, ``promised`` sums running + waiting; neither ever exceeds
@@ -236,7 +236,7 @@ class Load:
     is_urgent: bool = False  # who was asked has not left: it does not wait for a replacement
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class Node(Struct, frozen=True, kw_only=True, gc=False):
     name: NodeName
     ledger: Ledger
     ledger_revision: int

@@ -25,7 +25,7 @@ from ozymandias.model.pod import Pod, PodId
 from ozymandias.model.settings import Settings
 
 
-class Edit(Struct, frozen=True, kw_only=True):
+class Edit(Struct, frozen=True, kw_only=True, gc=False):
     """One slot's step on one node: ``before`` None creates the entry, ``after`` None removes it."""
 
     node: NodeName
@@ -49,7 +49,7 @@ class Edit(Struct, frozen=True, kw_only=True):
         return (self.slot,)
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class Run(Struct, frozen=True, kw_only=True, gc=False):
     """The same step of several slots on one node; the members are those of `Edit`."""
 
     node: NodeName

@@ -189,6 +189,10 @@ class Batch:
         assert below.revision, "what lies beneath is committed before this is sent"
         return below.revision
 
+    def committed(self, revision: int) -> None:
+        """What lay beneath is not asked for again, and would keep all before it in memory."""
+        self.revision, self.beneath = revision, {}
+
     def wrote(self) -> dict[Rewritten, "Batch"]:
         """Everything that is of this batch's revision once it is committed."""
         found: dict[Rewritten, Batch] = dict.fromkeys(self.reach.nodes, self)

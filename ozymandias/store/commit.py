@@ -281,7 +281,7 @@ class Committer:
         try:
             outcome = await send(self._store, transaction, batch.commit)
             if not isinstance(outcome, Lost):
-                batch.revision = outcome
+                batch.committed(outcome)
         except Invalid:
             if len(batch.plans) == 1 or self._compares_max == COMPARES_ANYWHERE:
                 raise

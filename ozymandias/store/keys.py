@@ -76,7 +76,7 @@ def assignments(name: NodeName) -> bytes:
 
 
 def assignment(name: NodeName, key: JobKey) -> bytes:
-    return assignments(name) + f"{key.namespace}/{key.name}".encode()
+    return ASSIGNMENTS + f"{name}/{key.namespace}/{key.name}".encode()
 
 
 def statuses(name: NodeName) -> bytes:
