@@ -83,8 +83,13 @@ class EventLog:
             await self._wake.wait()
             await asyncio.sleep(GATHER_SECONDS)
             self._wake.clear()
-            while self._queue:
-                if not await self._write():
+            # What comes meanwhile is gathered again: else each write takes along only what came
+            # during the one before, and a busy daemon writes more of these than schedules.
+            writes = -(-len(self._queue) // BATCH_MAX)
+            while writes and self._queue:
+                if await self._write():
+                    writes -= 1
+                else:
                     await asyncio.sleep(RETRY_SECONDS)
 
     async def _write(self) -> bool:

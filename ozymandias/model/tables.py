@@ -87,6 +87,13 @@ class Table(Mapping[K, V]):
             return value
         return self._base[key]
 
+    def get(self, key: K, default: Any = None) -> Any:
+        """As every mapping's, without raising and catching for what is not there."""
+        if key in self._recent:
+            value = self._recent[key]
+            return default if value is None else value
+        return self._base.get(key, default)
+
     def __contains__(self, key: object) -> bool:
         if key in self._recent:
             return self._recent[key] is not None  # type: ignore[index]
