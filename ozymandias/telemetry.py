@@ -5,6 +5,7 @@
 
 import contextlib
 import functools
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -51,13 +52,31 @@ def probes(result: str) -> Counter:
     return PROBES.labels(result)
 
 
+_readable = structlog.dev.ConsoleRenderer(colors=False)
+_BEYOND_PLAIN = frozenset({"stack", "exception", "exc_info", "logger", "logger_name"})
+_to_quote = re.compile("[ \t=\r\n\"']").search
+
+
+def plain(logger: Any, name: str, keys: dict[str, Any]) -> str:
+    """What structlog would write without colours, in a fifth of its time: every change is told."""
+    if not keys.keys().isdisjoint(_BEYOND_PLAIN):
+        return _readable(logger, name, keys)
+    time, level, event = keys.pop("timestamp"), keys.pop("level"), keys.pop("event")
+    words = [f"{time} [{level:<9}] {event:<30}"]
+    for key in sorted(keys):
+        value = keys[key]
+        is_bare = isinstance(value, str) and not _to_quote(value)
+        words.append(f"{key}={value if is_bare else repr(value)}")
+    return " ".join(words).rstrip(" ")
+
+
 def configure(*, json: bool = False) -> None:
     """Log lines on stderr: readable, or one JSON object each."""
-    renderer: Any = (
-        structlog.processors.JSONRenderer()
-        if json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
+    renderer: Any = plain
+    if json:
+        renderer = structlog.processors.JSONRenderer()
+    elif sys.stderr.isatty():
+        renderer = structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[
             structlog.processors.TimeStamper(fmt="iso", utc=True),
