@@ -220,11 +220,19 @@ class Batch:
         # Not committed yet, it is asked by itself; not shown yet, it is not what was found.
         return not 0 < below.revision <= snapshot.revision or found == below.revision
 
-    def over(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot without this batch, as it will be with it."""
+    def over(self, snapshot: Snapshot, others: int) -> Snapshot:
+        """A snapshot without this batch, as it will be with it.
+
+        ``others``: the last revision at which somebody else changed what it shows. If this was
+        decided on no less, all else in there is beneath it, and its table is the one to be.
+        """
         if snapshot is self.before:
             return self.after
         after, reach = self.after, self.reach
+        assigned = after.assigned
+        if others > self.others:
+            pairs = sorted(reach.pairs)
+            assigned = snapshot.assigned.changed({p: after.assignments.get(p) for p in pairs})
         nodes = {
             name: replace(snapshot.nodes[name], ledger=after.nodes[name].ledger)
             for name in sorted(reach.nodes & snapshot.nodes.keys())
@@ -235,9 +243,7 @@ class Batch:
         return replace(
             snapshot,
             nodes=Sheet.laid_over(snapshot.nodes, nodes),
-            assignments=snapshot.assigned.changed(
-                {pair: after.assignments.get(pair) for pair in sorted(reach.pairs)}
-            ),
+            assignments=assigned,
             statuses=snapshot.told.changed(gone) if gone else snapshot.statuses,
             jobs=Table.of(snapshot.jobs).changed({job: after.jobs.get(job) for job in jobs}),
             claims=Table.of(snapshot.claims).changed({c: after.claims.get(c) for c in claims}),

@@ -76,7 +76,7 @@ class Chain:
             unseen = [b for b in self.links if not 0 < b.revision <= snapshot.revision]
             self._wrote = {}
             for link in unseen:
-                snapshot = link.over(snapshot)
+                snapshot = link.over(snapshot, others)
                 self._wrote |= link.wrote()
             self.links[:] = unseen
             took = self._clock.boot() - now

@@ -48,7 +48,7 @@ from ozymandias.store.etcd_calls import (
 )
 from ozymandias.store.etcd_lease import KeepAlive
 from ozymandias.store.etcd_watch import Watch
-from ozymandias.store.etcd_wire import kv_of, kvs_of, txn_result, writes
+from ozymandias.store.etcd_wire import kv_of, kvs_of, reads, txn_result, writes
 from ozymandias.store.keys import prefix_end
 
 __all__ = ["Credentials", "EtcdStore", "MemberStatus", "Timeouts"]
@@ -140,7 +140,8 @@ class EtcdStore:
     ) -> TxnResult:
         request = txn_request(compare, then, otherwise)
         is_write = writes(then) or writes(otherwise)
-        return txn_result(await self._calls.ask(TXN, request, write=is_write))
+        answer = await self._calls.ask(TXN, request, write=is_write)
+        return txn_result(answer, asked=reads(then if answer.succeeded else otherwise))
 
     # Changes ------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from ozymandias.ports import (
 )
 from ozymandias.store import etcd_pb2 as pb
 
+_DELETED = pb.Event.DELETE
 OPERATIONS_MAX = 128  # etcd's default for --max-txn-ops, along one path
 
 _TARGETS = {
@@ -57,11 +58,21 @@ def kvs_of(messages: Iterable[pb.KeyValue]) -> tuple[KV, ...]:
 
 def event_of(message: pb.Event) -> Event:
     prev = kv_of(message.prev_kv) if message.HasField("prev_kv") else None
-    return Event(kv_of(message.kv), message.type == pb.Event.DELETE, prev)
+    return Event(kv_of(message.kv), message.type == _DELETED, prev)
 
 
-def txn_result(message: pb.TxnResponse) -> TxnResult:
-    return TxnResult(message.succeeded, message.header.revision, tuple(_gets(message)))
+def txn_result(message: pb.TxnResponse, asked: bool = True) -> TxnResult:
+    """``asked`` False: nothing was, and the answers to thousands of puts are not looked through."""
+    found = tuple(_gets(message)) if asked else ()
+    return TxnResult(message.succeeded, message.header.revision, found)
+
+
+def reads(ops: Sequence[Op]) -> bool:
+    """Whether anything is asked for."""
+    return any(
+        reads(op.then) or reads(op.otherwise) if isinstance(op, Txn) else isinstance(op, Get)
+        for op in ops
+    )
 
 
 def writes(ops: Sequence[Op]) -> bool:
