@@ -6,6 +6,7 @@ nobody adds up a thousand assignments to learn what one of them changed.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from ozymandias.model.instance import Assignment, Group, SlotState
@@ -24,6 +25,10 @@ class Kind(NamedTuple):
     version: int
     generation: int
     state: SlotState
+
+
+# The thousands of a job that are counted one by one are of one kind.
+_kind = lru_cache(maxsize=256)(Kind)
 
 
 class OnNode(dict[JobKey, Assignment]):
@@ -166,7 +171,7 @@ def _count(
     for group in assignment.groups:
         number = sign * len(group.slots.numbers)
         sums[group.state] = sums.get(group.state, NOTHING).plus(group.demand, number)
-        kind = Kind(group.uid, group.version, group.generation, group.state)
+        kind = _kind(group.uid, group.version, group.generation, group.state)
         left = kinds.get(kind, 0) + number
         if left:
             kinds[kind] = left

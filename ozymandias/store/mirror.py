@@ -313,8 +313,10 @@ class Mirror:
                 found = codec.decode_statuses(kv.value)
                 status = JobStatus(node=node, job=job, instances=found)
                 self._changes.statuses[node, job] = status
-        elif key.startswith((keys.LEDGERS, keys.NODES, keys.LOADS)):
-            self._apply_node(kv, deleted, known)
+        elif key.startswith(keys.LEDGERS):
+            self._apply_ledger(kv, deleted, known)
+        elif key.startswith((keys.NODES, keys.LOADS)):
+            self._apply_node(kv, deleted)
         elif key.startswith((keys.JOBS, keys.VERSIONS)):
             self._apply_job(kv, deleted, known)
         elif key.startswith(keys.CLAIMS):
@@ -353,23 +355,27 @@ class Mirror:
         for followed in self._followers:
             followed.add(job)
 
-    def _apply_node(self, kv: KV, deleted: bool, known: Any) -> None:
-        prefix = next(p for p in (keys.NODES, keys.LEDGERS, keys.LOADS) if kv.key.startswith(p))
+    def _apply_ledger(self, kv: KV, deleted: bool, known: Any) -> None:
+        name = NodeName(kv.key[len(keys.LEDGERS) :].decode())
+        if deleted:
+            self._ledgers.pop(name, None)
+        else:
+            ledger = self._read(Ledger, kv) if known is NOT_OURS else known
+            self._ledgers[name] = (ledger, kv.mod_revision)
+        self._changes.nodes[name] = self._node(name)
+
+    def _apply_node(self, kv: KV, deleted: bool) -> None:
+        prefix = keys.NODES if kv.key.startswith(keys.NODES) else keys.LOADS
         name = NodeName(kv.key[len(prefix) :].decode())
         if prefix is keys.NODES:
             self.members_revision = kv.mod_revision
             self._presences.pop(name, None)
             if not deleted:
                 self._presences[name] = (self._read(Presence, kv), kv)
-        elif prefix is keys.LOADS:
+        else:
             self._loads.pop(name, None)
             if not deleted:
                 self._loads[name] = self._read(Load, kv)
-        else:
-            self._ledgers.pop(name, None)
-            if not deleted:
-                ledger = self._read(Ledger, kv) if known is NOT_OURS else known
-                self._ledgers[name] = (ledger, kv.mod_revision)
         self._changes.nodes[name] = self._node(name)
 
     def _node(self, name: NodeName) -> Node | None:
