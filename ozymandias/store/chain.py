@@ -101,6 +101,16 @@ class Chain:
         """What the mirror says is laid beneath the next batch."""
         self._fresh_until = 0.0
 
+    def let_go(self) -> None:
+        """Nobody is deciding: what the mirror shows is not gone on from any more.
+
+        What large batches hold takes a while to be freed. That is better done now than when the
+        next decision comes, which may be a repair.
+        """
+        if self.links and 0 < self.links[-1].revision <= self._mirror.revision:
+            self.links.clear()
+            self._wrote, self._tip = {}, Snapshot()
+
     def won(self) -> None:
         self._won += 1
 

@@ -161,6 +161,8 @@ class Committer:
         if isinstance(outcome, Committed):
             with contextlib.suppress(Unavailable):
                 await self._mirror.reached(outcome.revision, STUCK_SECONDS)
+        if not (self._waiting or self._deciding.locked() or self._sending.locked()):
+            self._chain.let_go()
         return outcome
 
     async def _take_turn(self, ticket: _Ticket) -> None:

@@ -5,9 +5,12 @@ import asyncio
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Put
+from ozymandias.sim.clock import SimClock
 from ozymandias.sim.invariants import check_schedule
 from ozymandias.sim.store import Cut
 from ozymandias.store import keys
+from ozymandias.store.batch import COMPARES_ANYWHERE
+from ozymandias.store.chain import Chain
 from ozymandias.store.commit import Committed, Decide
 from tests.unit.store.rig import GIB, creation, in_virtual_time, job, peers
 
@@ -59,5 +62,26 @@ def test_a_part_that_waited_while_a_node_came_is_decided_again() -> None:
                 peer.store.heal()
             assert decided == [*"abb"]
             assert {key.name for key in peer.mirror.snapshot().jobs} == {"a", "b"}
+
+    in_virtual_time(main)
+
+
+def test_what_the_mirror_shows_is_let_go_of() -> None:
+    """A batch and all it holds is kept until the mirror shows it, and no longer."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB) as (etcd, [peer]):
+            chain = Chain(peer.mirror, SimClock(asyncio.get_running_loop()))
+            batch = chain.next_batch("commit", COMPARES_ANYWHERE)
+            batch.add(creation(job(), "n1"))
+            chain.add(batch)
+            for revision in (0, etcd.revision + 1):  # on its way, and not shown yet
+                batch.revision = revision
+                chain.let_go()
+                assert chain.links == [batch]
+            batch.revision = etcd.revision
+            chain.let_go()
+            assert chain.links == []
+            assert chain.next_batch("next", COMPARES_ANYWHERE).before is peer.mirror.snapshot()
 
     in_virtual_time(main)
