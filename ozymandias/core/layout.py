@@ -73,7 +73,9 @@ class Layout:
         self._namers: dict[JobKey, set[JobKey]] = {}
         self._read_jobs()
         self._read_places()
+        self._gone = 0  # how many of the decided are those
         for assigned in gone:
+            self._gone += 1
             self._decided.append(step(assigned, None, ""))
             if assigned.job in self.counts:
                 self.counts[assigned.job][assigned.node] -= 1
@@ -107,6 +109,12 @@ class Layout:
         if found is None:
             found = self._rules[key] = rules_of(self.snapshot, self._jobs[key], self._decided)
         return found
+
+    def rules_meanwhile(self, key: JobKey) -> Rules:
+        """The same as long as those taken for gone are there: who comes must suit them as well."""
+        if not self._gone:
+            return self.rules(key)
+        return rules_of(self.snapshot, self._jobs[key], self._decided[self._gone :])
 
     def percent(self, node: NodeName) -> int:
         """How full a node is with what it promises."""

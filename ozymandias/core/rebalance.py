@@ -322,7 +322,8 @@ class Search:
             rules=self.layout.rules(key),
             there=there,
         )
-        others = {name: room for name, room in self.rooms.items() if name != node}
+        shut = {node, *self.layout.rules_meanwhile(key).against}
+        others = {name: room for name, room in self.rooms.items() if name not in shut}
         for placed in place(others, ask, 1, there, NOW):
             others[placed.node].give(old.demand, RUNNING)
             gain = self.layout.gain(key, node, placed.node)

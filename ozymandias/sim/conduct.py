@@ -20,7 +20,7 @@ Statuses are not compared by a commit, so what was true half a second ago counts
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from ozymandias.core.pods import pod_id
 from ozymandias.model.instance import Assigned, InstanceState, InstanceStatus, SlotState
@@ -55,11 +55,13 @@ class Conduct:
         change: Change,
         heads: Mapping[JobKey, JobHead | None],
         ended: Sequence[PodId],
+        handed: Set[NodeName] = frozenset(),
         *,
         is_trusted: bool,
     ) -> list[str]:
         """``heads``: of jobs whose head was written, as it was before; ``ended``: to run no more.
 
+        ``handed``: nodes that another machine stands for, whose pods are not those of the former.
         ``is_trusted``: a daemon wrote this, with a view that is not old.
         """
         for job in change.named:
@@ -71,8 +73,9 @@ class Conduct:
             self._head_since[job] = self._now()
         found = self._precedence.check(change, asked, is_trusted=is_trusted)
         stopped: dict[JobKey, list[PodId]] = {}
+        there = self._truth.presences.keys() - handed
         for pod in ended:
-            if pod.node in self._truth.presences:
+            if pod.node in there:
                 stopped.setdefault(pod.key, []).append(pod)
             elif (since := self._ready.get(pod.key, {}).get(pod)) is not None:
                 self._lost.setdefault(pod.key, {})[pod] = max(since, self._now())
@@ -83,7 +86,7 @@ class Conduct:
                 found += self._check_move(job, heads[job], stopped.get(job, ()))
         if change.is_schedule:
             found += self._check_freeze(change, asked, stopped)
-            lost = {pod.key for pod in ended if pod.node not in self._truth.presences}
+            lost = {pod.key for pod in ended if pod.node not in there}
             outdated = {pod.key for pod in ended if not self._is_current(pod)}
             found += self._check_priority(change, asked, lost, outdated, is_trusted)
         return found
@@ -125,16 +128,26 @@ class Conduct:
         lately = {p for times in late for p, t in times.items() if t >= now - VIEW_SECONDS}
         lost = {p for p in lately if p.node not in truth.presences}
         healthy = len(running & (ready.keys() | lately) | lost)
-        floor, name = rest.floor_of(spec, head.wanted), served[0].name
+        floor, wanted = rest.floor_of(spec, head.wanted), head.wanted
         if healthy < floor:
+            name = served[0].name
             yield f"S10 {name} was stopped: {healthy} of {job} are healthy, {floor} must be"
-        elif healthy < head.wanted and self._is_moved(served, instances, spec, head, change):
-            wanted = head.wanted
+            return
+        # Those that leave because a deadline is past need not be replaced, and others may not know.
+        hurried = [pod for pod in served if self._is_hurried(pod.node, change)]
+        drained = [pod for pod in served if self._is_moved(pod, instances, spec, head, change)]
+        if drained and healthy + len(hurried) < wanted:
+            name = drained[0].name
             yield f"S10 {name} was drained: {healthy} of {job} are healthy, {wanted} are wanted"
+
+    def _is_hurried(self, node: NodeName, change: Change) -> bool:
+        """Whether its drain has a deadline, or had one before this revision."""
+        ledgers = self._truth.ledgers.get(node), change.ledgers.get(node)
+        return any(ledger and ledger.drain and ledger.drain.deadline for ledger in ledgers)
 
     def _is_moved(
         self,
-        served: Sequence[PodId],
+        pod: PodId,
         instances: Sequence[Assigned],
         spec: Job,
         head: JobHead,
@@ -145,17 +158,14 @@ class Conduct:
         A drain that begins in the same revision may have begun when it was to stop already, and
         one that loses its deadline there may have acted on it before.
         """
-        ledger = self._truth.ledgers.get(served[0].node)
-        before = change.ledgers.get(served[0].node)
-        is_current = (served[0].uid, served[0].version) == (head.uid, head.version)
+        ledger, before = self._truth.ledgers.get(pod.node), change.ledgers.get(pod.node)
         return (
             ledger is not None
             and ledger.drain is not None
-            and not ledger.drain.deadline
             and before is not None
             and before.drain is not None
-            and not before.drain.deadline
-            and is_current
+            and not self._is_hurried(pod.node, change)
+            and (pod.uid, pod.version) == (head.uid, head.version)
             and spec.kind is JobKind.SERVICE
             and spec.on_partition is not OnPartition.STOP
             and all(rest.is_current(a, head) for a in instances if a.state in LIVE)

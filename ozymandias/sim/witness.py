@@ -149,9 +149,10 @@ class Witness:
             found += self._check_new_names(events)
         found += self._check_owners(change)
         found += self._turns.check(change)
+        handed = self._handed(change)
         ended = self._remember(change)
         is_trusted = actor is not None and not self._is_behind(actor[0], sent_at)
-        found += self._conduct.check(change, heads, ended, is_trusted=is_trusted)
+        found += self._conduct.check(change, heads, ended, handed, is_trusted=is_trusted)
         for what in found:
             self._violate(what)
         for job, before in heads.items():
@@ -229,7 +230,7 @@ class Witness:
                 node.machine, node.degraded = presence.machine_id, presence.degraded
                 record = self.truth.kvs[keys.node(name)]
                 self._epochs[name, presence.session] = record.create_revision
-        for name in change.nodes:
+        for name in sorted(change.nodes):
             node = self._nodes.setdefault(name, NodeHistory())
             before, node.pods = node.pods, self.truth.pods_of(name)
             for pod, state in before.items():
