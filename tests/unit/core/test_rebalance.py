@@ -278,6 +278,25 @@ def test_two_that_would_be_near_each_other_do_not_chase_each_other() -> None:
     assert places[0] == places[1]
 
 
+def test_nobody_moves_to_where_one_that_shuns_it_is_still_leaving() -> None:
+    """Gains are counted as if it were gone, and it is there until its move is over (3604543)."""
+    shy = job("shy", placement=replace(LIKES_INFRA, apart=(Neighbour(job=WEB),)))
+    snapshot = cluster(n2="8G", n3="8G")
+    for closed, made in (("n3", shy), ("n2", job(instances=2))):
+        snapshot = after(snapshot, plan_cordon(snapshot, NodeName(closed)))
+        snapshot = submitted(snapshot, made)
+        snapshot = after(snapshot, plan_uncordon(snapshot, NodeName(closed)))
+    snapshot = mode(settled(labelled(joined(snapshot, n1="8G"), "n1", role="infra")))
+    first = planned(plan_rebalance(snapshot, NOW))
+    assert first.reason == "shy-0 moves from n2 to n1: n1 has role == infra, as preferred"
+    snapshot = report(after(snapshot, first), shy_1=False)
+    assert plan_rebalance(snapshot, NOW) is None
+    snapshot = report(snapshot)
+    snapshot = settled(after(snapshot, plan_moves(snapshot, NOW)))
+    plan = planned(plan_rebalance(snapshot, NOW))
+    assert plan.reason == "web-1 moves from n3 to n2: n3 has 2 of web, and n2 0"
+
+
 def _only(snapshot: Snapshot, name: str) -> Snapshot:
     """As a peer sees it that finds the other job not healthy."""
     other = "two" if name == "one" else "one"

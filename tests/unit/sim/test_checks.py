@@ -536,3 +536,46 @@ def test_a_stop_is_judged_by_when_podman_was_asked_for_it() -> None:
             witness.pod_event(pod, "asked to stop")
         witness.pod_event(pod, "stop")
         assert any("was stopped though" in words for words in violations) == is_wrong
+
+
+def on(node: NodeName, *groups: Group) -> list[Event]:
+    """What a node has of the job, and its books of that."""
+    there = put(keys.assignment(node, WEB), groups)
+    return [there, put(keys.ledger(node), ledger(*groups))]
+
+
+def healthy_on(node: NodeName, *slots: int) -> Event:
+    fine = InstanceStatus(slot=0, uid="u", version=1, state=InstanceState.HEALTHY, healthy=True)
+    return put(keys.status(node, WEB), {slot: replace(fine, slot=slot) for slot in slots})
+
+
+def test_a_drain_past_its_deadline_may_take_what_another_drain_counted_on() -> None:
+    """Both are in one plan: the one stops what is replaced, the other what is left (3604796)."""
+    running, stopping = SlotState.RUNNING, SlotState.STOPPING
+    for deadline, is_wrong in ((0.0, True), (5.0, False)):
+        drains = {N1: Drain(since=1.0), N2: Drain(since=1.0, deadline=deadline)}
+        first = [*job_events("web", 2), *map(joined, (N1, N2, N3))]
+        then: list[Event] = []
+        for slot, node in enumerate((N1, N2, N3)):
+            before, there = group(slot, running), [group(slot, running)]
+            after = [group(slot, stopping)] if node in drains else [*there, group(3, running)]
+            for events, groups in ((first, [before]), (then, after)):
+                book = replace(ledger(*groups), drain=drains.get(node))
+                events += [on(node, *groups)[0], put(keys.ledger(node), book)]
+            first.append(healthy_on(node, slot))
+        found = [text for text in told(first, then) if text.startswith("S10")]
+        assert bool(found) == is_wrong, found
+        assert all("was drained: 1 of web are healthy, 2 are wanted" in text for text in found)
+
+
+def test_what_another_machine_of_that_name_ran_is_not_stopped_by_who_takes_it_over() -> None:
+    """Its own pods are in the way of some, which wait for them to be gone (seed 3602431)."""
+    job = Job(name=WEB.name, instances=1, containers=(), min_available=1)
+    version = put(keys.version(WEB, 1), JobVersion(uid="u", version=1, job=job))
+    head = put(keys.job(WEB), JobHead(uid="u", version=1, wanted=1))
+    first = [version, head, joined(N1), *on(N1, group(0, SlotState.RUNNING)), healthy_on(N1, 0)]
+    waits = on(N1, group(0, SlotState.WAITING))
+    other = Presence(address="", machine_id="other", session="", daemon_version="0", api="")
+    wrong = "was stopped: 0 of web are healthy, 1 must be"
+    assert any(wrong in text for text in told(first, waits))
+    assert not any(wrong in text for text in told(first, [put(keys.node(N1), other), *waits]))
