@@ -39,11 +39,6 @@ class Transaction(Draft):
     compare: tuple[Compare, ...]
 
 
-def transaction_of(batch: Batch, fence: tuple[Compare, ...], names: Names) -> Transaction:
-    """Everything the plans relied on as compares, everything they change as operations."""
-    return completed(drafted(batch, names), batch, fence)
-
-
 def drafted(batch: Batch, names: Names) -> Draft:
     """What a batch writes, which does not wait for what lies beneath it to be committed."""
     return _Writer(batch, names).draft()

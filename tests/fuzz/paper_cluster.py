@@ -32,7 +32,7 @@ from ozymandias.store.batch import Batch
 from ozymandias.store.decisions import DecisionLog
 from ozymandias.store.mirror import Mirror
 from ozymandias.store.registration import Offer, prepare_registration
-from ozymandias.store.transaction import transaction_of
+from ozymandias.store.transaction import completed, drafted
 
 NAMES = Names()
 WALL = 1_800_000_000.0  # a Friday
@@ -168,7 +168,7 @@ class PaperCluster:
         return bool(batch.plans) and self._send(node, batch, asks)
 
     def _send(self, node: NodeName, batch: Batch, asks: Sequence[Ask]) -> bool:
-        transaction = transaction_of(batch, self._fence(node), NAMES)
+        transaction = completed(drafted(batch, NAMES), batch, self._fence(node))
         if len(batch.plans) > 1:
             self.say(f"{node} commits these {len(batch.plans)} together")
         record = self._records[node].put(batch.before, batch.plans)

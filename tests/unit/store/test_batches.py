@@ -21,7 +21,7 @@ from ozymandias.store import keys
 from ozymandias.store.batch import COMPARES_ANYWHERE, Batch
 from ozymandias.store.chain import CHAIN_SHARE, LINKS_MAX, Chain
 from ozymandias.store.commit import Committed, Decide, Lost, send
-from ozymandias.store.transaction import transaction_of
+from ozymandias.store.transaction import completed, drafted
 from tests.unit.store.rig import (
     GIB,
     NAMES,
@@ -289,7 +289,7 @@ def test_a_batch_of_one_takes_any_plan() -> None:
             assert batch.after == apply(snapshot, plan, "c")
             head = JobHead(uid="u", version=1, wanted=5000, commit="c")
             assert batch.after.jobs[job("wide").key].head == head
-            assert len(transaction_of(batch, (), NAMES).marked) == 2
+            assert len(completed(drafted(batch, NAMES), batch, ()).marked) == 2
 
     in_virtual_time(main)
 
@@ -329,13 +329,15 @@ def test_who_stops_a_slot_changes_what_others_count() -> None:
             batch = Batch(snapshot, "stop")
             batch.add(stopping)
             head = keys.job(web())
-            made = transaction_of(batch, (), NAMES)
+            made = completed(drafted(batch, NAMES), batch, ())
             assert head in {c.key for c in made.compare} and head in made.marked
             after = apply(snapshot, stopping, "stop")
             [leaving] = after.instances_on(NodeName("n1"))
             release = Batch(after, "release")
             release.add(Plan(reason="test", edits=(step(leaving, None, "gone"),)))
-            assert head not in {c.key for c in transaction_of(release, (), NAMES).compare}
+            assert head not in {
+                c.key for c in completed(drafted(release, NAMES), release, ()).compare
+            }
 
     in_virtual_time(main)
 
@@ -360,8 +362,12 @@ def test_a_loss_is_not_beside_a_scale_that_counted_it() -> None:
             assert repair is not None and repair.pending and not scaling.takes(repair)
             repairing = Batch(snapshot, "repair")
             repairing.add(repair)
-            first = await send(peer.store, transaction_of(repairing, (), NAMES), "repair")
-            second = await send(peer.store, transaction_of(scaling, (), NAMES), "scale")
+            first = await send(
+                peer.store, completed(drafted(repairing, NAMES), repairing, ()), "repair"
+            )
+            second = await send(
+                peer.store, completed(drafted(scaling, NAMES), scaling, ()), "scale"
+            )
             assert isinstance(first, int) and isinstance(second, Lost)
 
     in_virtual_time(main)
