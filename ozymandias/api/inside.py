@@ -7,7 +7,7 @@ again, so that two nodes with different views can't send it back and forth.
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ozymandias.api.access import Access, Document, Sink, translated
 from ozymandias.api.documents import instance_row, instance_rows
@@ -18,6 +18,7 @@ from ozymandias.core.pods import pod_id
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Container, JobKey
 from ozymandias.model.node import Presence
+from ozymandias.model.record import replace
 from ozymandias.model.units import format_duration
 from ozymandias.ports import LogLine
 from ozymandias.problems import (

@@ -4,7 +4,6 @@ Each change is one `plan_*` of `core/nodes.py`, committed as any schedule is. A 
 before it begins when something on the node could not move, with the numbers, unless it is forced.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from ozymandias.api import documents
@@ -22,6 +21,7 @@ from ozymandias.core.nodes import (
 from ozymandias.core.shed import Leaving, Staying, foresee_shed
 from ozymandias.model.node import Drain, Load, NodeName
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import DRAIN_BLOCKED, Problem, ProblemError
 from ozymandias.store.commit import Committed, Decide

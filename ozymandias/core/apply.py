@@ -17,7 +17,7 @@ from ozymandias.model.assignments import Assignments, sums_of
 from ozymandias.model.instance import Assignment, Group, JobStatus, Slots, SlotState
 from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import Demand, HostPort, Ledger, Node, NodeName, Resources, Totals
-from ozymandias.model.plan import JobChange, Plan, Step
+from ozymandias.model.plan import JobChange, NodeChange, Plan, Step
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Pair, Pairs, Sheet, Table
@@ -75,25 +75,25 @@ def _forgotten(statuses: Pairs[JobStatus], dead: Iterable[NodeName]) -> Pairs[Jo
 # Assignments ------------------------------------------------------------------------------------
 
 
-def _edited_assignments(assigned: Assignments, steps: Iterable[Step]) -> Assignments:
-    by_pair: dict[Pair, list[Step]] = {}
-    for step in steps:
-        pair = (step.node, step.job)
-        if pair in by_pair:
-            by_pair[pair].append(step)
-        else:
-            by_pair[pair] = [step]
+def _edited_assignments(assigned: Assignments, steps: Sequence[Step]) -> Assignments:
     updates: dict[Pair, Assignment | None] = {}
-    for pair, edits in by_pair.items():
-        groups = _edited_groups(assigned.get(pair), edits)
+    several: dict[Pair, list[Step]] = {}  # whatever is not the first of a job on a node
+    for step in steps:
+        node, job = pair = (step.node, step.job)
+        if step.before is None and pair not in updates and job not in assigned.on(node):
+            groups = _first_group(step)
+            updates[pair] = Assignment(node=node, job=job, groups=groups) if groups else None
+        else:
+            several.setdefault(pair, []).append(step)
+    for pair, edits in several.items():
         node, job = pair
+        before = updates[pair] if pair in updates else assigned.get(pair)
+        groups = _edited_groups(before, edits)
         updates[pair] = Assignment(node=node, job=job, groups=groups) if groups else None
     return assigned.changed(updates) if updates else assigned
 
 
 def _edited_groups(before: Assignment | None, steps: Sequence[Step]) -> tuple[Group, ...]:
-    if before is None and len(steps) == 1 and steps[0].before is None:
-        return _first_group(steps[0])
     slots = _by_kind(before.groups if before else ())
     for _, run in groupby(steps, key=_likeness):
         alike = list(run)
@@ -123,8 +123,8 @@ def _likeness(step: Step) -> tuple[object, ...]:
 def _first_group(step: Step) -> tuple[Group, ...]:
     """What nearly every step makes: the first slots of a job on a node."""
     numbers = step.slots
-    if numbers and numbers != tuple(range(numbers[0], numbers[0] + len(numbers))):
-        numbers = tuple(sorted(set(numbers)))
+    if type(numbers) is not range:
+        numbers = sorted(set(numbers))
         if len(numbers) != len(step.slots):
             raise AssertionError(f"a slot is named twice: {step}")
     if step.after is None or not numbers:
@@ -186,7 +186,7 @@ def _check_slots(assigned: Assignments, jobs: frozenset[JobKey]) -> None:
     """No slot of these jobs may be running or waiting in two places."""
     for job in jobs:
         column = assigned.of_job(job)
-        if column.is_known_distinct:
+        if column.is_distinct():
             continue
         live = [
             group.slots.numbers
@@ -218,27 +218,35 @@ def _rewritten_nodes(
     gains = {s.node for s in plan.steps if s.after in LIVE}
     changes = {change.node: change for change in plan.nodes}
     nodes: dict[NodeName, Node] = {}
+    there, dead, displaced = snapshot.nodes, plan.dead, plan.displaced
     for name in sorted(names):
-        node = snapshot.nodes.get(name)
+        node = there.get(name)
         if node is None:
             raise AssertionError(f"{name} has no ledger")
-        if name in plan.dead and node.is_alive:
+        if name in dead and node.is_alive:
             raise AssertionError(f"{name} is alive and can't be declared dead")
         row = assigned.on(name)
-        ledger = replace(node.ledger, held=row.held, promised=row.promised, commit=commit)
-        if change := changes.get(name):
-            ledger = replace(
-                ledger,
-                is_cordoned=change.is_cordoned,
-                drain=change.drain,
-                set_labels=dict(change.set_labels),
-            )
-        if name in plan.displaced:
-            ledger = replace(ledger, displaced=plan.displaced[name])
-        if name in gains:
-            _check_capacity(name, node.ledger, ledger)
+        before, held, promised = node.ledger, row.held, row.promised
+        ledger = replace(before, held=held, promised=promised, commit=commit)
+        if name in changes:
+            ledger = _as_set(ledger, changes[name])
+        if name in displaced:
+            ledger = replace(ledger, displaced=displaced[name])
+        # Nearly all are one sum of what runs, and within the limit.
+        is_well = held is promised and not held.host_ports and ledger.has_room_for(held.resources)
+        if name in gains and not is_well:
+            _check_capacity(name, before, ledger)
         nodes[name] = replace(node, ledger=ledger)
-    return Sheet.laid_over(snapshot.nodes, nodes) if nodes else snapshot.nodes
+    return Sheet.laid_over(there, nodes) if nodes else there
+
+
+def _as_set(ledger: Ledger, change: NodeChange) -> Ledger:
+    return replace(
+        ledger,
+        is_cordoned=change.is_cordoned,
+        drain=change.drain,
+        set_labels=dict(change.set_labels),
+    )
 
 
 def _check_capacity(name: NodeName, before: Ledger, after: Ledger) -> None:

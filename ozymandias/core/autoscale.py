@@ -16,7 +16,7 @@ sent, somebody else has made a step in this period, and theirs is the one that c
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ozymandias import problems
@@ -27,6 +27,7 @@ from ozymandias.core.edits import stop
 from ozymandias.core.freeze import Frozen, frozen_by
 from ozymandias.model.job import Autoscale, JobHead, JobKey, JobRecord, Look
 from ozymandias.model.plan import JobChange, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.settings import FreezeWindow
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem

@@ -6,9 +6,9 @@ version, generation), *live* is one that is running or waiting, *outdated* one t
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import islice
 
 from ozymandias.model.assignments import OfJob
 from ozymandias.model.instance import (
@@ -16,6 +16,7 @@ from ozymandias.model.instance import (
     Assignment,
     InstanceState,
     SlotState,
+    in_a_run,
 )
 from ozymandias.model.job import JobHead, JobKey, JobKind, JobRecord
 from ozymandias.model.node import NodeName
@@ -161,6 +162,22 @@ def per_node(instances: Iterable[Assigned]) -> Counter[NodeName]:
     return Counter(a.node for a in instances)
 
 
-def free_slots(used: Collection[int]) -> Iterator[int]:
+class FreeSlots(Iterator[int]):
     """The lowest numbers that are nowhere in use, for ever."""
-    return (number for number in count() if number not in used) if used else count()
+
+    def __init__(self, used: Collection[int]) -> None:
+        self._used, self._next = used, 0
+
+    def __next__(self) -> int:
+        number = self._next
+        while number in self._used:
+            number += 1
+        self._next = number + 1
+        return number
+
+    def take(self, count: int) -> Sequence[int]:
+        """The next ones, in order."""
+        if self._used:
+            return in_a_run(tuple(islice(self, count)))
+        first, self._next = self._next, self._next + count
+        return range(first, self._next)

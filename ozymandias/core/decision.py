@@ -8,7 +8,7 @@ recorded score of the chosen node is the one that was at work.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ozymandias.core.attempt import why_closed
@@ -30,6 +30,7 @@ from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, JobVersion
 from ozymandias.model.node import Ledger, Node, NodeName, Presence
 from ozymandias.model.part import Part
 from ozymandias.model.plan import Edit, Plan, Step
+from ozymandias.model.record import replace
 from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
 

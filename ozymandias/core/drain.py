@@ -12,12 +12,12 @@ left is stopped and becomes pending, as far as `min_available` allows.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ozymandias.core.buckets import (
     Buckets,
+    FreeSlots,
     assignments_by_job,
-    free_slots,
     is_system,
     per_node,
     sort_job,
@@ -32,6 +32,7 @@ from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 
 AT_ONCE_MAX = 4  # instances of one job that are started elsewhere at the same time
@@ -167,7 +168,7 @@ class Moving:
         extra = max(0, self._surplus)  # started already, or stopping in this very step
         count = min(leaving - extra, AT_ONCE_MAX - extra)
         placed = place(self.rooms, self._ask(), count, self._elsewhere(), NOW)
-        slots, demand = free_slots(self.buckets.used_slots()), Demand.of(self.job)
+        slots, demand = FreeSlots(self.buckets.used_slots()), Demand.of(self.job)
         names = ", ".join(sorted(self.drained))
         why = f"{names} {'is' if len(self.drained) == 1 else 'are'} drained: "
         return [new_instance(self.job.key, self.head, next(slots), demand, p, why) for p in placed]

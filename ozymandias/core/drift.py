@@ -7,7 +7,7 @@ over. Whoever looks first writes it; nobody writes while nothing changes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ozymandias.core.buckets import Buckets, assignments_by_job, sort_job
 from ozymandias.core.drain import keeps_volumes
@@ -19,6 +19,7 @@ from ozymandias.model.instance import Assigned, Slots
 from ozymandias.model.job import Drift, JobKey, JobRecord, OnPartition
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Table
 

@@ -1,5 +1,7 @@
 """Ways to spell an edit: the next step of an instance that is there, new ones, a run of them."""
 
+from collections.abc import Sequence
+
 from ozymandias.core.placement import Placement
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey
@@ -49,7 +51,7 @@ def new_instance(
 
 
 def new_run(
-    key: JobKey, head: JobHead, slots: tuple[int, ...], demand: Demand, placed: Placement
+    key: JobKey, head: JobHead, slots: Sequence[int], demand: Demand, placed: Placement
 ) -> Run:
     """As many current instances as were placed on one node."""
     return Run(

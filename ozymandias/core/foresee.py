@@ -8,7 +8,7 @@ every new instance gets healthy and every stopping one is gone at the next step.
 from collections.abc import Iterator, Sequence
 
 from ozymandias.core.apply import apply
-from ozymandias.core.buckets import Buckets, free_slots, is_system, per_node, sort_job
+from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
 from ozymandias.core.edits import new_instance, step, stop
 from ozymandias.core.placement import Placement, place
 from ozymandias.core.rollout import Rolling, next_step, rolling_of
@@ -84,7 +84,7 @@ def _fill(rolling: Rolling, rooms: Rooms) -> list[Edit]:
 
 
 def _place_new(rolling: Rolling, rooms: Rooms, count: int) -> list[Edit]:
-    ask, slots = rolling.ask, free_slots(rolling.buckets.used_slots())
+    ask, slots = rolling.ask, FreeSlots(rolling.buckets.used_slots())
     placed = place(rooms, ask, count, per_node(rolling.buckets.current))
     return [new_instance(rolling.key, rolling.head, next(slots), ask.demand, p) for p in placed]
 

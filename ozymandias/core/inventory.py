@@ -92,17 +92,25 @@ class Inventory:
     def _put(self, name: NodeName, node: Node | None) -> None:
         old = self._standings.get(name)
         new = self._standing(node) if node is not None else None
-        if new == old:
-            return
-        if old is not None and (new is None or new.kind != old.kind):
-            row = self._classes[old.kind]
-            del row[bisect_left(row, (spot_of(name), name))]
         if new is None:
-            del self._standings[name]
+            if old is not None:
+                self._take_out(name, old)
+                del self._standings[name]
             return
-        if old is None or new.kind != old.kind:
-            insort(self._classes.setdefault(new.kind, []), (spot_of(name), name))
         self._standings[name] = new
+        kind = new[0]
+        if old is not None:
+            if old[0] == kind:
+                return
+            self._take_out(name, old)
+        row = self._classes.get(kind)
+        if row is None:
+            row = self._classes[kind] = []
+        insort(row, (spot_of(name), name))
+
+    def _take_out(self, name: NodeName, standing: Standing) -> None:
+        row = self._classes[standing.kind]
+        del row[bisect_left(row, (spot_of(name), name))]
 
     def _standing(self, node: Node) -> Standing | None:
         """None for a node that takes none of them."""
@@ -111,23 +119,25 @@ class Inventory:
         ledger, demand = node.ledger, self._demand
         capacity, reserve = ledger.capacity, ledger.reserve
         held, promised = ledger.held.resources, ledger.promised.resources
-        memory, used = demand.memory_bytes, promised.memory_bytes
+        memory, used, in_use = demand.memory_bytes, promised.memory_bytes, held.memory_bytes
         limit = capacity.memory_bytes - reserve.memory_bytes
-        most = _times(memory, limit - max(used, held.memory_bytes))
+        most = _times(memory, limit - (used if used >= in_use else in_use))
         disk = capacity.disk_bytes - reserve.disk_bytes
-        disk -= max(promised.disk_bytes, held.disk_bytes)
-        if demand.disk_bytes or disk < 0:
+        if demand.disk_bytes or promised.disk_bytes > disk or held.disk_bytes > disk:
+            disk -= max(promised.disk_bytes, held.disk_bytes)
             most = min(most, _times(demand.disk_bytes, disk))
         if demand.cpu_millis or capacity.cpu_millis:
             cores = cpu_limit(ledger.allocatable) - max(promised.cpu_millis, held.cpu_millis)
             most = min(most, _times(demand.cpu_millis, cores))
         if most <= 0:
             return None
-        below = _times(memory, self._target * max(1, limit) // 100 - used)
+        limit = limit or 1
+        below = _times(memory, self._target * limit // 100 - used)
         if below <= 0:
             return self._beyond(node, 0, most)
-        tenths = 10 * (used + memory) // max(1, limit)
-        return Standing((0, -tenths, load_class(node.load)), min(most, below), most)
+        load = load_class(node.load) if node.load else 0
+        kind = (0, -(10 * (used + memory) // limit), load)
+        return Standing(kind, most if most < below else below, most)
 
     def _beyond(self, node: Node, taken: int, fitting: int) -> Standing:
         """Where it is beyond the target once it has taken some, and ``fitting`` more are to fit."""

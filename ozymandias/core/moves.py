@@ -17,7 +17,6 @@ Never two of a job at a time: its head has room for one note, and every start re
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from ozymandias.core.buckets import Buckets, assignments_by_job, is_system, sort_job
 from ozymandias.core.budget import budget_of
@@ -29,6 +28,7 @@ from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobRecord, Move
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Table
 

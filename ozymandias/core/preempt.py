@@ -20,13 +20,13 @@ it saw that first; wall clocks of hosts may differ by any amount.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ozymandias.core.buckets import (
     Buckets,
+    FreeSlots,
     assignments_by_job,
     census,
-    free_slots,
     is_ready,
     is_system,
     per_node,
@@ -45,6 +45,7 @@ from ozymandias.model.instance import Assigned, InstanceId, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobName, JobRecord, Namespace
 from ozymandias.model.node import Demand, Displaced, NodeName
 from ozymandias.model.plan import Edit, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 
 AGAIN_SECONDS = 60.0  # nobody is displaced twice within
@@ -342,7 +343,7 @@ def place_displacing(
     won = displacing.make_room(winner, placed, missing - len(placed))
     if len(placed) + len(won) < missing:
         return None
-    slots, demand = free_slots(buckets.used_slots()), winner.ask.demand
+    slots, demand = FreeSlots(buckets.used_slots()), winner.ask.demand
     new = (new_instance(job.key, head, next(slots), demand, p) for p in (*placed, *won))
     return Plan(reason="", edits=(*displacing.victims, *new), displaced=displacing.displaced)
 
@@ -410,7 +411,7 @@ def plan_preempt(snapshot: Snapshot, lately: Lately = UNKNOWN) -> Plan | None:
         burst = rules.asked.burst
         if burst and any(placed.node in burst.nodes for placed in won):
             won = [*soon, *won]  # only with these has home enough for others to go further
-        slots, demand = free_slots(buckets.used_slots()), winner.ask.demand
+        slots, demand = FreeSlots(buckets.used_slots()), winner.ask.demand
         new += [new_instance(key, head, next(slots), demand, p) for p in won]
     if not new:
         return None

@@ -18,7 +18,7 @@ move by whichever peer comes first. In a freeze window no move begins.
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from ozymandias.core.buckets import assignments_by_job, free_slots, is_system, sort_job
+from ozymandias.core.buckets import FreeSlots, assignments_by_job, is_system, sort_job
 from ozymandias.core.drain import jobs_on_drained, keeps_volumes
 from ozymandias.core.edits import new_instance
 from ozymandias.core.layout import LEAST, Cost, Layout, is_clear, is_healing
@@ -105,7 +105,7 @@ def _begin(snapshot: Snapshot, step: Step, now: float) -> Plan:
     """Start it elsewhere, and note in the head whom it replaces."""
     old, placed, record = step.instance, step.placed, snapshot.jobs[step.instance.job]
     used = sort_job(snapshot, old.job).used_slots()
-    slot = next(free_slots(used))
+    slot = next(FreeSlots(used))
     move = Move(
         slot=old.slot, node=old.node, to_slot=slot, to=placed.node, since=now, reason=step.reason
     )

@@ -17,7 +17,6 @@ pods: what does not fit beside them waits until they are gone (`make_way`).
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 
 from ozymandias.core.apply import merged, totals
 from ozymandias.core.buckets import (
@@ -47,6 +46,7 @@ from ozymandias.model.job import Job, JobKey, JobRecord, NetworkMode
 from ozymandias.model.node import Demand, Node
 from ozymandias.model.plan import Edit
 from ozymandias.model.pod import PodId
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 
 

@@ -6,7 +6,7 @@ As in `core/runs.py`: where nothing has to be given up, for none of the jobs, th
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 
-from ozymandias.core.buckets import free_slots, is_current
+from ozymandias.core.buckets import FreeSlots, is_current
 from ozymandias.core.edits import new_instance
 from ozymandias.core.placement import Ask, Placement
 from ozymandias.core.rules import rules_of
@@ -38,7 +38,7 @@ def moved_in_runs(
         chosen = sorted(lost[key], key=lambda a: (not is_current(a, record.head), a.slot))[:number]
         if len(chosen) < number:
             return None  # more is missing than was lost: that is looked at one by one
-        fresh = free_slots(used | {a.slot for a in lost[key]})
+        fresh = FreeSlots(used | {a.slot for a in lost[key]})
         for head, alike in by_version(record, chosen):
             job = record.versions[head.version].job
             ask = Ask.of(job, head, rules_of(snapshot, job, edits), there)

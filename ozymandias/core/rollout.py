@@ -13,13 +13,13 @@ comes to an end; a new version that never gets healthy leaves all but one old in
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ozymandias.core.buckets import (
     Buckets,
+    FreeSlots,
     assignments_by_job,
     census,
-    free_slots,
     is_system,
     per_node,
     sort_job,
@@ -38,6 +38,7 @@ from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobRecord, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 
 
@@ -223,7 +224,7 @@ def _replace_idle(rolling: Rolling, rooms: Rooms) -> list[Edit]:
     placed = _place_one(rolling, rooms)
     if placed:
         same_place = placed.state is SlotState.WAITING and placed.node == old.node
-        slot = old.slot if same_place else next(free_slots(rolling.buckets.used_slots()))
+        slot = old.slot if same_place else next(FreeSlots(rolling.buckets.used_slots()))
         return [stopping, _placed(rolling, placed, slot)]
     if room := rooms.get(old.node):
         room.take(old.demand, SlotState.WAITING)  # it is not stopped after all
@@ -272,7 +273,7 @@ def _start_next(rolling: Rolling, rooms: Rooms) -> list[Edit]:
     placed = _place_one(rolling, rooms)
     if placed is None:
         return []
-    return [_placed(rolling, placed, next(free_slots(rolling.buckets.used_slots())))]
+    return [_placed(rolling, placed, next(FreeSlots(rolling.buckets.used_slots())))]
 
 
 def _make_way(rolling: Rolling, rooms: Rooms) -> list[Edit]:

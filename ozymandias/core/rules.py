@@ -17,7 +17,7 @@ compares. System jobs come before anything else: nobody's `apart` keeps them fro
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ozymandias.core.buckets import assignments_by_job
 from ozymandias.core.labels import contradiction, matches, spelled, unmet
@@ -26,6 +26,7 @@ from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Job, JobKey, Neighbour, PlacementRules
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Edit
+from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Table

@@ -16,7 +16,7 @@ from ozymandias.model.node import Node, NodeName
 from ozymandias.model.part import Part
 from ozymandias.model.units import format_size
 
-_size = lru_cache(maxsize=4096)(format_size)
+_Why = tuple[str, tuple[tuple[str, float], ...]]  # what is said of a node, and its score
 
 
 def place_runs(
@@ -36,28 +36,36 @@ def place_runs(
     there = apart_from if ask.there is None else ask.there
     limit, share = rules.asked.max_per_node or ENDLESS, share_of(ask.wanted)
     order = inventory_of(nodes, ask.demand, rules.target_percent)
-    start = start_of(str(ask.job), ask.version)
+    start, against = start_of(str(ask.job), ask.version), rules.against
     found: list[Placement] = []
     taken: dict[NodeName, int] = {}  # by now
-    words: dict[int, str] = {}  # of nodes that have so many of the job
+    told: dict[tuple[object, ...], _Why] = {}  # of nodes that are alike
     for name, most in order.in_part(part, start) if part else order.in_order(start):
-        if count <= 0:
-            break
         before = taken.get(name, 0)
         same = apart_from.get(name, 0) + before
         number = min(most, share - same, limit - there.get(name, 0) - before, count)
-        if number > 0 and name not in rules.against:
-            if same not in words:
-                words[same] = company_words(ask, same)
-            found.append(_placement(nodes[name], ask, same, words[same], number, before))
-            taken[name] = before + number
-            count -= number
-    return found if count <= 0 else None
+        if number <= 0 or name in against:
+            continue
+        node = nodes[name]
+        ledger = node.ledger
+        limits = ledger.capacity, ledger.reserve
+        alike = (same, before, ledger.promised, ledger.held, limits, node.load)
+        why = told.get(alike)
+        if why is None:
+            why = told[alike] = _why(node, ask, same, before)
+        words, score = why
+        reason = f"{name} has {words}"
+        found.append(Placement(node=name, state=RUNNING, reason=reason, score=score, count=number))
+        taken[name] = before + number
+        count -= number
+        if count == 0:
+            return found
+    return None
 
 
-def _placement(node: Node, ask: Ask, same: int, words: str, number: int, before: int) -> Placement:
+def _why(node: Node, ask: Ask, same: int, before: int) -> _Why:
     """In the words that the first of the run would be given, after ``before`` others."""
-    ledger, demand, name = node.ledger, ask.demand, node.name
+    ledger, demand = node.ledger, ask.demand
     used, held = ledger.promised.resources, ledger.held.resources
     memory, limit = demand.memory_bytes, ledger.capacity.memory_bytes - ledger.reserve.memory_bytes
     free = limit - max(used.memory_bytes, held.memory_bytes) - before * memory
@@ -67,13 +75,9 @@ def _placement(node: Node, ask: Ask, same: int, words: str, number: int, before:
         taken = used.cpu_millis + before * demand.cpu_millis
         cores = cpu_term(demand, taken, cpu_limit(ledger.allocatable))
     is_below = 100 * share <= ask.rules.target_percent
-    return Placement(
-        node=name,
-        state=RUNNING,
-        reason=f"{name} has {words} and {_size(free)} of {_size(limit)} memory free",
-        score=_score(same, round(share, 4), is_below, cores, load_class(node.load)),
-        count=number,
-    )
+    company = company_words(ask, same)
+    words = f"{company} and {format_size(free)} of {format_size(limit)} memory free"
+    return words, _score(same, round(share, 4), is_below, cores, load_class(node.load))
 
 
 @lru_cache(maxsize=4096)

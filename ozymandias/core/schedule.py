@@ -21,12 +21,10 @@ Which of those goes first is said by core/arbiter.py alone. What an operator set
 drain, labels) is in core/nodes.py.
 """
 
-from itertools import islice
-
 from ozymandias import problems
 from ozymandias.core.attempt import Attempt
 from ozymandias.core.autoscale import not_by_hand, pool_of, wanted_of_pool
-from ozymandias.core.buckets import Buckets, free_slots, is_system, per_node, sort_job
+from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
 from ozymandias.core.choice import surplus_first
 from ozymandias.core.drain import drained_nodes
 from ozymandias.core.edits import new_instance, new_run, stop
@@ -298,11 +296,11 @@ def _place_all(
     ask = Ask.of(job, head, rules_of(snapshot, job), there)
     demand = ask.demand
     missing, current = head.wanted - len(buckets.live), per_node(buckets.current)
-    slots = free_slots(buckets.used_slots())
+    slots = FreeSlots(buckets.used_slots())
     own = part_of(snapshot.nodes, peer)
     for part in (own, None) if own else (None,):
         if runs := place_runs(snapshot.nodes, ask, missing, current, part):
-            found = [new_run(key, head, tuple(islice(slots, p.count)), demand, p) for p in runs]
+            found = [new_run(key, head, slots.take(p.count), demand, p) for p in runs]
             return Plan(reason="", edits=Runs(found), part=part)
     attempt = Attempt(
         snapshot=snapshot,

@@ -7,12 +7,13 @@ for again it changes nothing.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ozymandias import problems
 from ozymandias.core.freeze import never_ends
 from ozymandias.core.labels import contradiction, spelled
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.settings import (
     PRIORITY_CLASSES,
     PRIORITY_MAX,

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ozymandias.core.buckets import Buckets, free_slots, is_system, per_node, sort_job
+from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
 from ozymandias.core.budget import Budget, budget_of
 from ozymandias.core.drain import WAITS, keeps_volumes
 from ozymandias.core.edits import new_instance, stop
@@ -178,7 +178,7 @@ def _leave(one: _Leaver, rooms: Rooms, why: str, is_urgent: bool) -> list[Edit]:
         return [stop(a, f"{words}, and no other node has room")]
     if not is_urgent:
         for placed in place(rooms, one.ask(), 1, one.elsewhere(), NOW):
-            slot = next(free_slots(one.buckets.used_slots()))
+            slot = next(FreeSlots(one.buckets.used_slots()))
             instead = f"{why}, and {a.instance} is the next to leave: "
             return [new_instance(job.key, one.head, slot, demand, placed, instead)]
     return [stop(a, f"{words}, and no other node has room")] if one.may_stop else []

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from ozymandias.core.buckets import (
     Buckets,
+    FreeSlots,
     assignments_by_job,
-    free_slots,
     is_system,
     sort_job,
 )
@@ -196,7 +196,7 @@ def tend(tending: Tending) -> list[Edit]:
         live.setdefault(assigned.node, []).append(assigned)
     edits: list[Edit] = []
     to_replace: list[list[Assigned]] = []
-    slots = free_slots(buckets.used_slots())
+    slots = FreeSlots(buckets.used_slots())
     for name, node in sorted(tending.snapshot.nodes.items()):
         here = live.get(name, [])
         if not node.is_alive:

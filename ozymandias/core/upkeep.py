@@ -11,13 +11,13 @@ most is done: neither preferences nor the order of names ever cost an instance i
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ozymandias.core.buckets import (
     Buckets,
+    FreeSlots,
     assignments_by_job,
     census,
-    free_slots,
     is_current,
     is_system,
     per_node,
@@ -35,6 +35,7 @@ from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, OnPartition
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit, JobChange, Pending, Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import NodeShortfall
 
@@ -165,7 +166,7 @@ def _place_missing(
     assert record.current is not None
     ask = filling.ask(record.current.job, record.head, per_node(buckets.live))
     placed = place(filling.rooms, ask, missing, per_node(buckets.current), NOW)
-    slots, why = free_slots(buckets.used_slots()), why + filling.way.note
+    slots, why = FreeSlots(buckets.used_slots()), why + filling.way.note
     return [new_instance(record.key, record.head, next(slots), ask.demand, p, why) for p in placed]
 
 
@@ -355,7 +356,7 @@ def _move(
     """Replacements for lost instances of one job, the current ones first."""
     used, apart_from = survivors.used_slots(), per_node(survivors.live)
     chosen = sorted(lost, key=lambda a: (not is_current(a, record.head), a.slot))[:missing]
-    fresh = free_slots(used | {a.slot for a in lost})
+    fresh = FreeSlots(used | {a.slot for a in lost})
     edits: list[Edit] = []
     for head, alike in by_version(record, chosen):
         job = record.versions[head.version].job

@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from ozymandias.edge.status_page import serve_pages
 from ozymandias.edge.traffic import AccessLog, metrics
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
+from ozymandias.model.record import replace
 from ozymandias.model.routing import RouteTable, Upstream
 from ozymandias.ports import StoreError
 from ozymandias.problems import CONFIG_INVALID, ProblemError

@@ -16,7 +16,7 @@ starts nothing, stops nothing, answers 503, and joins again when it can. The pod
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ozymandias.core.loss import fence_seconds
@@ -24,6 +24,7 @@ from ozymandias.daemon.takeover import Vacancy
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName, Presence, Resources
 from ozymandias.model.pod import ContainerState, ObservedPod, PodId
+from ozymandias.model.record import replace
 from ozymandias.ports import (
     Ambiguous,
     Clock,

@@ -41,7 +41,7 @@ class OnNode(dict[JobKey, Assignment]):
         self.sums: dict[SlotState, Totals] = {}  # of the slots in each state
 
     def copy(self) -> "OnNode":
-        new = OnNode()
+        new = OnNode.__new__(OnNode)
         new.update(self)
         new.sums = self.sums.copy()
         return new
@@ -73,7 +73,7 @@ class OfJob(dict[NodeName, Assignment]):
         self._taken: int | None = None
 
     def copy(self) -> "OfJob":
-        new = OfJob()
+        new = OfJob.__new__(OfJob)
         new.update(self)
         new.kinds = self.kinds.copy()
         new._taken = self._taken
@@ -140,8 +140,7 @@ class Assignments(Pairs[Assignment]):
             _count(row.sums, column.kinds, old, -1)
         if new is not None:
             _count(row.sums, column.kinds, new, 1)
-        if column.is_known_distinct:
-            column.keep_taken(old, new)
+        column.keep_taken(old, new)
 
 
 def _added(taken: int, groups: Iterable[Group]) -> int | None:

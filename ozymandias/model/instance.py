@@ -1,6 +1,6 @@
 """Instances: slot *n* of a job. Where they are assigned, and what was observed of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -26,12 +26,15 @@ class SlotState(StrEnum):
 
 
 class Slots:
-    """Sorted slot numbers; ``"0-7,9"`` in the store."""
+    """Sorted slot numbers; ``"0-7,9"`` in the store.
+
+    Most are one run, and are kept as a range: a thousand are no more work than one.
+    """
 
     __slots__ = ("numbers",)
 
-    def __init__(self, numbers: tuple[int, ...] = ()) -> None:
-        self.numbers = numbers
+    def __init__(self, numbers: Sequence[int] = ()) -> None:
+        self.numbers = numbers if type(numbers) is range else in_a_run(numbers)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.numbers)
@@ -53,7 +56,7 @@ class Slots:
 
     @classmethod
     def of(cls, slots: Iterable[int]) -> "Slots":
-        return cls(tuple(sorted(set(slots))))
+        return cls(sorted(set(slots)))
 
     @classmethod
     def parse(cls, text: str) -> "Slots":
@@ -61,7 +64,7 @@ class Slots:
 
     def __str__(self) -> str:
         numbers = self.numbers
-        if numbers and numbers[-1] - numbers[0] == len(numbers) - 1:  # most are one run
+        if type(numbers) is range:
             return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
         return ",".join(f"{a}-{b}" if b > a else f"{a}" for a, b in self._runs())
 
@@ -77,6 +80,13 @@ class Slots:
             last = n
         if start is not None:
             yield start, last
+
+
+def in_a_run(numbers: Sequence[int]) -> Sequence[int]:
+    """Sorted numbers as a range if they are one, else as a tuple."""
+    if numbers and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return range(numbers[0], numbers[-1] + 1)
+    return tuple(numbers)
 
 
 def _run(part: str) -> range:

@@ -4,9 +4,12 @@ These values are complete: the job file's defaults are filled in before a Job ex
 downstream has to know a default. A Job is immutable and is what a version in the store holds.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple, NewType
+
+from msgspec import Struct
 
 JobName = NewType("JobName", str)
 Namespace = NewType("Namespace", str)
@@ -314,8 +317,7 @@ class Drift:
     since: float  # wall clock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobHead:
+class JobHead(Struct, frozen=True, kw_only=True):
     """The small, often rewritten part of a job in the store."""
 
     uid: str
@@ -332,8 +334,7 @@ class JobHead:
     drift: tuple[Drift, ...] = ()  # what it would rather have, only where it does not
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobVersion:
+class JobVersion(Struct, frozen=True, kw_only=True):
     """One immutable version of a job's specification."""
 
     uid: str
@@ -346,23 +347,19 @@ class JobVersion:
     override_freeze: str = ""  # why it did not wait for the end of a freeze window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
+class JobRecord(Struct, frozen=True, kw_only=True, dict=True):
     """A job as the cluster knows it: its head, the versions still kept, and the head's revision."""
 
     key: JobKey
     head: JobHead
     head_revision: int
-    versions: dict[int, JobVersion] = field(default_factory=dict)
-    # Whom some version would be apart from. Every decision asks that of many jobs, mostly in vain.
-    shuns: frozenset[JobKey] = field(init=False, repr=False, compare=False)
+    versions: dict[int, JobVersion] = {}
 
-    def __post_init__(self) -> None:
-        found: set[JobKey] = set()
-        for version in self.versions.values():
-            if apart := version.job.placement.apart:
-                found.update(neighbour.job for neighbour in apart)
-        object.__setattr__(self, "shuns", frozenset(found))
+    @cached_property
+    def shuns(self) -> frozenset[JobKey]:
+        """Whom some version would be apart from: asked of many jobs, mostly in vain."""
+        apart = (version.job.placement.apart for version in self.versions.values())
+        return frozenset(neighbour.job for found in apart if found for neighbour in found)
 
     @property
     def current(self) -> JobVersion | None:

@@ -10,7 +10,7 @@ looks at edits sees them slot by slot (`Runs`), who applies them takes each run 
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 from typing import overload
@@ -54,7 +54,7 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
 
     node: NodeName
     job: JobKey
-    slots: tuple[int, ...]
+    slots: Sequence[int]
     uid: str
     version: int
     generation: int = 0
@@ -120,8 +120,7 @@ class Runs(Sequence[Edit]):
         return f"Runs({self.runs!r})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobChange:
+class JobChange(Struct, frozen=True, kw_only=True):
     """What happens to the job itself in the same transaction as the edits."""
 
     key: JobKey
@@ -151,8 +150,7 @@ class Pending:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """Everything that one transaction will change, and what it relied on beyond that."""
 
     reason: str
@@ -166,7 +164,7 @@ class Plan:
     # Decided on there being no freeze window: compared, so that none can have come in between.
     heeds_settings: bool = False
     # Of nodes where instances are displaced: what their ledgers shall remember of that.
-    displaced: Mapping[NodeName, tuple[Displaced, ...]] = field(default_factory=dict)
+    displaced: Mapping[NodeName, tuple[Displaced, ...]] = {}
     part: Part | None = None  # only the nodes of this one were looked at
 
     @property

@@ -1,8 +1,7 @@
 """The gauge of a simulated host: well, or short of something, as a life has it."""
 
-from dataclasses import replace
-
 from ozymandias.model.host import HostFacts
+from ozymandias.model.record import replace
 from ozymandias.ports import RuntimeFailed
 from ozymandias.sim.host import SimHost
 

@@ -8,11 +8,12 @@ no-op when it had. What nobody asked for does not happen.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ozymandias.core.autoscale import steps_of
 from ozymandias.model.job import JobHead, JobKey
+from ozymandias.model.record import replace
 from ozymandias.problems import ProblemError
 from ozymandias.sim.truth import Truth
 

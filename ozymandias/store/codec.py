@@ -16,9 +16,9 @@ import msgspec
 
 from ozymandias.model.decision import Decision
 from ozymandias.model.event import EventRecord
-from ozymandias.model.instance import Group, InstanceStatus, Slots
+from ozymandias.model.instance import Group, InstanceStatus, Slots, SlotState
 from ozymandias.model.job import JobHead, JobVersion
-from ozymandias.model.node import Ledger, Load, Presence
+from ozymandias.model.node import Demand, Ledger, Load, Presence
 from ozymandias.model.settings import Settings
 
 FORMAT_VERSION = 1
@@ -71,6 +71,8 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {
 }
 
 
+_MARK = 10**30 + 7  # a slot's number that is nothing else's
+
 Unknown = Mapping[str, Any]  # by name; of a list of groups, by `_same`
 
 
@@ -79,6 +81,35 @@ def encode(value: Any, unknown: Unknown | None = None) -> bytes:
     if not unknown:
         return _encoder.encode(value)
     return msgspec.json.encode(_with(plain(value), unknown))
+
+
+def encode_groups(groups: tuple[Group, ...]) -> bytes:
+    """An assignment: those of one job are nearly always alike but for the numbers of slots."""
+    if len(groups) != 1:
+        return _encoder.encode(groups)
+    (group,) = groups
+    head, tail = _around_slots(
+        group.uid, group.version, group.generation, group.state, group.demand
+    )
+    return head + str(group.slots).encode() + tail
+
+
+@lru_cache(maxsize=256)
+def _around_slots(
+    uid: str, version: int, generation: int, state: SlotState, demand: Demand
+) -> tuple[bytes, bytes]:
+    """What comes before and after the slots of a group."""
+    group = Group(
+        uid=uid,
+        version=version,
+        generation=generation,
+        state=state,
+        slots=Slots((_MARK,)),
+        demand=demand,
+    )
+    name = b'"slots":"'  # in a value its quotes would not be bare
+    head, _, tail = _encoder.encode((group,)).partition(b"%b%d" % (name, _MARK))
+    return head + name, tail
 
 
 def decode(kind: type[T], data: bytes) -> T:

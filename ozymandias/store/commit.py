@@ -25,10 +25,11 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ozymandias.core.routes import Names
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import (
     KV,

@@ -8,12 +8,12 @@ come, compressed, and opened only when somebody asks why.
 import functools
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from ozymandias.core.decision import is_recorded, record
 from ozymandias.model.decision import Decision
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Clock, Put
 from ozymandias.store import codec, keys

@@ -21,7 +21,7 @@ import contextlib
 import heapq
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ozymandias.model.assignments import Assignments
@@ -29,6 +29,7 @@ from ozymandias.model.event import EventRecord
 from ozymandias.model.instance import Assignment, Group, JobStatus
 from ozymandias.model.job import JobHead, JobKey, JobRecord, JobVersion
 from ozymandias.model.node import Ledger, Load, Node, NodeName, Presence
+from ozymandias.model.record import replace
 from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Pair, Sheet, Table

@@ -7,13 +7,14 @@ is compared to be of its revision. Values do not wait for that: they are made wh
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ozymandias.core.routes import Names, dns_records
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange
+from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Compare, Delete, Op, Put, Txn
 from ozymandias.store import codec, keys
@@ -127,13 +128,18 @@ class _Writer:
             self.marked.append(key)
 
     def _assignments(self) -> None:
-        for pair in sorted(self.batch.reach.pairs):
-            assignment = self.after.assignments.get(pair)
-            key = keys.assignment(*pair)
-            if assignment:
+        after, unknown = self.after.assigned, self.before.unknown
+        for node, job in sorted(self.batch.reach.pairs):
+            assignment = after.on(node).get(job)
+            key = keys.assignment(node, job)
+            if assignment is None:
+                self._delete(key)
+            elif key in unknown:
                 self._put(key, assignment.groups, assignment)
             else:
-                self._delete(key)
+                value = codec.encode_groups(assignment.groups)
+                self.then.append(Put(key, value))
+                self.written[key, value] = assignment
 
     def _jobs(self) -> None:
         for job in sorted(self.batch.reach.jobs):
