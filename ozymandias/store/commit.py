@@ -280,11 +280,13 @@ class Committer:
         transaction = completed(draft, batch, self._fence())
         if put := self._record(batch.before, batch.plans):
             transaction = replace(transaction, then=(*transaction.then, put))
+            transaction.written[put.key, put.value] = put.value
         self._mirror.expect(transaction.written)
         try:
             outcome = await send(self._store, transaction, batch.commit)
             if not isinstance(outcome, Lost):
                 batch.committed(outcome)
+                self._mirror.committed(transaction.written, outcome)
         except Invalid:
             if len(batch.plans) == 1 or self._compares_max == COMPARES_ANYWHERE:
                 raise

@@ -9,7 +9,8 @@ something; its answer to that is only a sign of life and never a position (befor
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import overload
 
 import grpc.aio
 
@@ -124,7 +125,7 @@ class Watch:
             except TimeoutError:
                 yield pb.WatchRequest(progress_request=pb.WatchProgressRequest())
 
-    def _take(self, answer: pb.WatchResponse) -> list[Event]:
+    def _take(self, answer: pb.WatchResponse) -> "Events":
         self._calls.check_cluster(answer.header)
         if answer.compact_revision:
             raise Compacted(f"revisions before {answer.compact_revision} are gone")
@@ -132,10 +133,40 @@ class Watch:
             reason = answer.cancel_reason
             is_denial = "denied" in reason or is_stale_token(reason)
             raise Denied(reason) if is_denial else Unavailable(reason)
-        events = [event_of(e) for e in answer.events if e.kv.mod_revision >= self._position]
+        events = Events(answer.events)
+        if events and answer.events[0].kv.mod_revision < self._position:
+            events = Events([e for e in answer.events if e.kv.mod_revision >= self._position])
         if events:
             self._position = events[-1].kv.mod_revision + 1
         elif not answer.events and not answer.created and answer.watch_id >= 0:
             # etcd's own progress report, in order with the events of this watch.
             self._position = max(self._position, answer.header.revision + 1)
         return events
+
+
+class Events(Sequence[Event]):
+    """Read when somebody looks at them: who wrote them knows what they say."""
+
+    def __init__(self, messages: Sequence[pb.Event]) -> None:
+        self._messages = messages
+        self._events: list[Event] | None = None
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+        if isinstance(index, int) and self._events is None:
+            return event_of(self._messages[index])
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._all())
+
+    def _all(self) -> list[Event]:
+        if self._events is None:
+            self._events = [event_of(message) for message in self._messages]
+        return self._events

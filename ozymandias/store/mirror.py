@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import heapq
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -40,18 +40,32 @@ from ozymandias.telemetry import warn
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.02
+PAUSE_SECONDS_EACH = 0.0003  # more for every assignment in the cluster
 PAUSE_SECONDS_MAX = 2.0
 # Nobody's schedule relies on these: what a node tells of itself, and the log.
 UNSCHEDULED = (keys.STATUS, keys.LOADS, keys.EVENTS, keys.DECISIONS)
+MARKED = (keys.LEDGERS, keys.JOBS)  # these records name the transaction that wrote them
 NOT_OURS = object()
-PAUSE_SECONDS_EACH = 0.0003  # more for every assignment in the cluster
+
+
+class Written(dict[tuple[bytes, bytes], Any]):
+    """What the new bytes of keys mean, in one transaction; no bytes: the key is gone."""
+
+    __slots__ = ("is_all",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_all = False  # it writes nothing else
 
 
 @dataclass(slots=True)
 class _Changes:
-    """What is different from the last snapshot, part by part; None is gone."""
+    """What is different from the last snapshot, part by part; None is gone.
 
-    nodes: dict[NodeName, Node | None] = field(default_factory=dict)
+    A node is made of what several keys say, when somebody asks for it.
+    """
+
+    nodes: set[NodeName] = field(default_factory=set)
     jobs: dict[JobKey, JobRecord | None] = field(default_factory=dict)
     assignments: dict[Pair, Assignment | None] = field(default_factory=dict)
     statuses: dict[Pair, JobStatus | None] = field(default_factory=dict)
@@ -59,11 +73,12 @@ class _Changes:
     last_versions: dict[JobKey, int | None] = field(default_factory=dict)
     unknown: dict[bytes, codec.Unknown | None] = field(default_factory=dict)
 
-    def parts(self, before: Snapshot) -> dict[str, Any]:
+    def parts(self, before: Snapshot, node: Callable[[NodeName], Node | None]) -> dict[str, Any]:
         """The parts that changed, on top of what was."""
         parts: dict[str, Any] = {}
         if self.nodes:
-            parts["nodes"] = Sheet.laid_over(before.nodes, self.nodes)
+            changed = {name: node(name) for name in sorted(self.nodes)}
+            parts["nodes"] = Sheet.laid_over(before.nodes, changed)
         if self.jobs:
             parts["jobs"] = Table.of(before.jobs).changed(self.jobs)
         if self.assignments:
@@ -121,7 +136,8 @@ class Mirror:
         self._unknown: set[bytes] = set()  # keys of records with members that we don't know
         self._snapshot = Snapshot()
         self._changes = _Changes()
-        self._expected: dict[tuple[bytes, bytes], Any] = {}
+        self._expected: list[Written] = []  # transactions of ours that were not shown yet
+        self._committed: dict[int, Written] = {}  # those of them whose revision is known
         self._assigned_at = 0  # the last revision that changed an assignment
         self._offered: Offered | None = None
 
@@ -144,15 +160,37 @@ class Mirror:
         self._publish(max(listing.revision, self.revision))
 
     def _follow(self, events: Sequence[Event]) -> None:
+        if not events:
+            return
+        revision = events[-1].kv.mod_revision
+        if written := self._own(events, revision):
+            self._apply_own(written, revision)
+            self.expect_not(written)
+            self._publish(revision)
+            return
         for event in events:
             self._apply(event.kv, deleted=event.deleted)
-        if events:
-            is_log = all(event.kv.key.startswith(keys.EVENTS) for event in events)
-            is_loss = any(e.deleted and e.kv.key.startswith(keys.NODES) for e in events)
-            self._publish(events[-1].kv.mod_revision, is_log=is_log, is_loss=is_loss)
+        is_log = all(event.kv.key.startswith(keys.EVENTS) for event in events)
+        is_loss = any(e.deleted and e.kv.key.startswith(keys.NODES) for e in events)
+        self._publish(revision, is_log=is_log, is_loss=is_loss)
+
+    def _own(self, events: Sequence[Event], revision: int) -> Written | None:
+        """The transaction of ours that these events tell of, if it is that and nothing else.
+
+        A ledger or a head tells by its commit's id who wrote it. What was deleted may not have been
+        there, and then there are fewer of them; those are looked at one by one.
+        """
+        first, number = events[0].kv, len(events)
+        is_marked = first.value and first.key.startswith(MARKED)
+        if first.mod_revision != revision or self._unknown or not is_marked:
+            return None
+        own = (first.key, first.value)
+        return next((w for w in self._expected if len(w) == number and own in w and w.is_all), None)
 
     def _publish(self, revision: int, *, is_log: bool = False, is_loss: bool = False) -> None:
         self.revision = revision
+        for shown in [number for number in self._committed if number <= revision]:
+            self.expect_not(self._committed.pop(shown))
         while self._awaited and self._awaited[0][0] <= revision:
             waiter = heapq.heappop(self._awaited)[2]
             if not waiter.done():  # or it has gone away
@@ -192,14 +230,21 @@ class Mirror:
                 revision=self.revision,
                 settings=settings,
                 settings_revision=settled,
-                **self._changes.parts(self._snapshot),
+                **self._changes.parts(self._snapshot, self._node),
             )
             self._changes = _Changes()
         return self._snapshot
 
-    def expect(self, written: Mapping[tuple[bytes, bytes], Any]) -> None:
+    def expect(self, written: Written) -> None:
         """Bytes that we are about to write, and what they mean: they need not be read again."""
-        self._expected.update(written)
+        self._expected.append(written)
+
+    def committed(self, written: Written, revision: int) -> None:
+        """They are there since this revision: once it is shown, nothing more of them will be."""
+        if revision > self.revision:
+            self._committed[revision] = written
+        else:
+            self.expect_not(written)
 
     def offer(self, offered: "Offered") -> None:
         """The table of assignments as it is at a revision of ours, for `snapshot` to take over."""
@@ -219,9 +264,8 @@ class Mirror:
             self._snapshot = replace(self._snapshot, assignments=offered.assignments)
             self._changes.assignments.clear()
 
-    def expect_not(self, written: Iterable[tuple[bytes, bytes]]) -> None:
-        for entry in written:
-            self._expected.pop(entry, None)
+    def expect_not(self, written: Written) -> None:
+        self._expected = [other for other in self._expected if other is not written]
 
     def follow_jobs(self) -> set[JobKey]:
         """A set that is given every job with a record or an assignment that changes from now on.
@@ -278,17 +322,39 @@ class Mirror:
 
     # Applying -----------------------------------------------------------------------------------
 
+    def _apply_own(self, written: Written, revision: int) -> None:
+        """A transaction of ours, whole: all of it is known."""
+        jobs: set[JobKey] = set()
+        for (key, value), known in written.items():
+            if isinstance(known, Assignment):
+                jobs.add(known.job)
+                self._changes.assignments[known.node, known.job] = known
+            elif isinstance(known, Ledger):
+                self._enter_ledger(NodeName(key[len(keys.LEDGERS) :].decode()), known, revision)
+            else:
+                self._apply_decoded(KV(key, value, 0, revision, 0, 0), not value, known)
+        if jobs:
+            self._assigned_at = revision
+        for job in jobs:
+            self._tell(job)
+
     def _apply(self, kv: KV, *, deleted: bool) -> None:
         try:
-            self._apply_decoded(kv, deleted)
+            self._apply_decoded(kv, deleted, self._meaning(kv.key, b"" if deleted else kv.value))
         except ValueError as error:
             with contextlib.suppress(ValueError):  # of the key itself
-                self._apply_decoded(kv, True)
+                self._apply_decoded(kv, True, NOT_OURS)
             warn("store.undecodable", key=kv.key.decode(errors="replace"), reason=str(error))
 
-    def _apply_decoded(self, kv: KV, deleted: bool) -> None:
+    def _meaning(self, key: bytes, value: bytes) -> Any:
+        """What bytes of ours mean, the first time that they are seen."""
+        for written in self._expected:
+            if (key, value) in written:
+                return written.pop((key, value))
+        return NOT_OURS
+
+    def _apply_decoded(self, kv: KV, deleted: bool, known: Any) -> None:
         key = kv.key
-        known = self._expected.pop((key, b"" if deleted else kv.value), NOT_OURS)
         if known is NOT_OURS and not key.startswith(UNSCHEDULED):
             self.others_revision = kv.mod_revision
         if key in self._unknown:
@@ -362,8 +428,12 @@ class Mirror:
             self._ledgers.pop(name, None)
         else:
             ledger = self._read(Ledger, kv) if known is NOT_OURS else known
-            self._ledgers[name] = (ledger, kv.mod_revision)
-        self._changes.nodes[name] = self._node(name)
+            self._enter_ledger(name, ledger, kv.mod_revision)
+        self._changes.nodes.add(name)
+
+    def _enter_ledger(self, name: NodeName, ledger: Ledger, revision: int) -> None:
+        self._ledgers[name] = (ledger, revision)
+        self._changes.nodes.add(name)
 
     def _apply_node(self, kv: KV, deleted: bool) -> None:
         prefix = keys.NODES if kv.key.startswith(keys.NODES) else keys.LOADS
@@ -377,7 +447,7 @@ class Mirror:
             self._loads.pop(name, None)
             if not deleted:
                 self._loads[name] = self._read(Load, kv)
-        self._changes.nodes[name] = self._node(name)
+        self._changes.nodes.add(name)
 
     def _node(self, name: NodeName) -> Node | None:
         """Its ledger makes it a node; all else may be missing."""

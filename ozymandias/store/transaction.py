@@ -19,9 +19,8 @@ from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Compare, Delete, Op, Put, Txn
 from ozymandias.store import codec, keys
 from ozymandias.store.batch import Batch
+from ozymandias.store.mirror import Written
 from ozymandias.store.names import delete_records
-
-Written = dict[tuple[bytes, bytes], Any]  # what a key's new bytes mean; no bytes: it is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,7 @@ class Draft:
 
     then: tuple[Op, ...]
     marked: tuple[bytes, ...]
-    written: Written = field(default_factory=dict)
+    written: Written = field(default_factory=Written)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,7 @@ class _Writer:
         self.before, self.after = batch.before, batch.after
         self.then: list[Op] = []
         self.marked: list[bytes] = []
-        self.written: Written = {}
+        self.written = Written()
 
     def draft(self) -> Draft:
         self._nodes()
@@ -107,6 +106,7 @@ class _Writer:
             self._versions(change)
         self._claims(changes)
         self._settings()
+        self.written.is_all = len(self.written) == len(self.then)
         return Draft(then=tuple(self.then), marked=tuple(self.marked), written=self.written)
 
     def _put(self, key: bytes, stored: Any, known: Any, *, keeps_unknown: bool = True) -> None:

@@ -4,13 +4,15 @@ import asyncio
 
 import pytest
 
+from ozymandias.core.schedule import plan_scale, plan_stop, plan_tidy, plan_vacate
 from ozymandias.model.assignments import Assignments
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.ports import Put
+from ozymandias.ports import KV, Put
 from ozymandias.sim.clock import SimClock
 from ozymandias.store import keys
 from ozymandias.store.batch import BYTES_MAX, COMPARES_ANYWHERE, Batch
 from ozymandias.store.chain import Chain
+from ozymandias.store.commit import Committed, Decide
 from ozymandias.store.mirror import Mirror, Offered
 from tests.unit.store.rig import Peer, creation, in_virtual_time, job, peers
 
@@ -52,6 +54,44 @@ def test_what_was_decided_is_what_the_mirror_shows(monkeypatch: pytest.MonkeyPat
             shown = peer.mirror.snapshot()
             assert shown.assignments is decided[-1].after.assignments
             assert dict(shown.assignments) == dict((await fresh(peer)).assignments)
+
+    in_virtual_time(main)
+
+
+def test_a_transaction_of_ours_is_entered_without_reading_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And the mirror is that of somebody who has read all of it, stops and deletions included."""
+
+    async def main() -> None:
+        async with peers(["n1", "n2"]) as (_, [peer, other]):
+            looked_at: list[bytes] = []
+            apply = Mirror._apply
+
+            def noted(mirror: Mirror, kv: KV, *, deleted: bool) -> None:
+                if mirror is peer.mirror:
+                    looked_at.append(kv.key)
+                apply(mirror, kv, deleted=deleted)
+
+            monkeypatch.setattr(Mirror, "_apply", noted)
+            await committed(peer, "one")
+            assert not looked_at
+            await committed(other, "theirs")
+            assert keys.ledger(other.node) in looked_at
+            one = job("one").key
+            decides: list[Decide] = [
+                lambda s: plan_scale(s, one, 3),
+                lambda s: plan_stop(s, one),
+                lambda s: plan_vacate(s, peer.node, frozenset()),
+                lambda s: plan_vacate(s, other.node, frozenset()),
+                plan_tidy,
+            ]
+            for decide in decides:
+                outcome = await peer.committer.commit(decide)
+                assert isinstance(outcome, Committed) and not outcome.plan.is_empty
+                await peer.mirror.reached(outcome.revision)
+                assert peer.mirror.snapshot() == await fresh(peer)
+            assert not peer.mirror._expected
 
     in_virtual_time(main)
 
