@@ -10,8 +10,11 @@ Totals may shrink on a node that is over its limit (its capacity was lowered); t
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 from typing import NamedTuple
+
+from msgspec import structs
 
 from ozymandias.model.assignments import Assignments, sums_of
 from ozymandias.model.instance import Assignment, Group, JobStatus, Slots, SlotState
@@ -35,11 +38,16 @@ class _Kind(NamedTuple):
     demand: Demand
 
 
-def touched(plan: Plan) -> tuple[frozenset[NodeName], frozenset[Pair]]:
-    """The nodes whose ledgers a plan rewrites, and the (node, job) pairs it reassigns."""
-    pairs = frozenset((step.node, step.job) for step in plan.steps)
-    changed = frozenset(change.node for change in plan.nodes)
-    return frozenset(node for node, _ in pairs) | changed | plan.dead, pairs
+def touched(plan: Plan) -> tuple[AbstractSet[NodeName], AbstractSet[Pair]]:
+    """The nodes whose ledgers a plan rewrites, and the (node, job) pairs it reassigns.
+
+    Both in the order of the plan.
+    """
+    pairs = dict.fromkeys([(step.node, step.job) for step in plan.steps])
+    nodes = dict.fromkeys([node for node, _ in pairs])
+    nodes |= dict.fromkeys(change.node for change in plan.nodes)
+    nodes |= dict.fromkeys(sorted(plan.dead))
+    return nodes.keys(), pairs.keys()
 
 
 def gaining(plan: Plan) -> frozenset[JobKey]:
@@ -212,14 +220,14 @@ def _rewritten_nodes(
     snapshot: Snapshot,
     assigned: Assignments,
     plan: Plan,
-    names: frozenset[NodeName],
+    names: AbstractSet[NodeName],
     commit: str,
 ) -> Mapping[NodeName, Node]:
     gains = {s.node for s in plan.steps if s.after in LIVE}
     changes = {change.node: change for change in plan.nodes}
     nodes: dict[NodeName, Node] = {}
     there, dead, displaced = snapshot.nodes, plan.dead, plan.displaced
-    for name in sorted(names):
+    for name in names:
         node = there.get(name)
         if node is None:
             raise AssertionError(f"{name} has no ledger")
@@ -227,7 +235,7 @@ def _rewritten_nodes(
             raise AssertionError(f"{name} is alive and can't be declared dead")
         row = assigned.on(name)
         before, held, promised = node.ledger, row.held, row.promised
-        ledger = replace(before, held=held, promised=promised, commit=commit)
+        ledger = structs.replace(before, held=held, promised=promised, commit=commit)
         if name in changes:
             ledger = _as_set(ledger, changes[name])
         if name in displaced:
@@ -236,7 +244,7 @@ def _rewritten_nodes(
         is_well = held is promised and not held.host_ports and ledger.has_room_for(held.resources)
         if name in gains and not is_well:
             _check_capacity(name, before, ledger)
-        nodes[name] = replace(node, ledger=ledger)
+        nodes[name] = structs.replace(node, ledger=ledger)
     return Sheet.laid_over(there, nodes) if nodes else there
 
 

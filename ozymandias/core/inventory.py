@@ -15,12 +15,13 @@ to the general one, which would have begun just so (a property test holds them t
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush, merge
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from ozymandias.core.rooms import cpu_limit, load_class
 from ozymandias.model.node import Demand, Node, NodeName
@@ -38,7 +39,7 @@ Class = tuple[int, int, int]
 Spot = tuple[int, NodeName]  # the place on the ring
 
 
-class Standing(NamedTuple):
+class Standing(Struct, frozen=True, gc=False):
     """Where a node is in the order, and how many it takes there before it is elsewhere or full."""
 
     kind: Class
@@ -98,9 +99,9 @@ class Inventory:
                 del self._standings[name]
             return
         self._standings[name] = new
-        kind = new[0]
+        kind = new.kind
         if old is not None:
-            if old[0] == kind:
+            if old.kind == kind:
                 return
             self._take_out(name, old)
         row = self._classes.get(kind)
@@ -162,9 +163,10 @@ class Inventory:
         below = sorted(kind for kind, row in self._classes.items() if row and not kind[0])
         for kind in below:
             for _, name in self._row(kind, start):
-                _, most, fitting = self._standings[name]
+                standing = self._standings[name]
+                most = standing.most
                 yield name, most
-                visited.append((name, most, fitting - most))
+                visited.append((name, most, standing.fitting - most))
         yield from self._in_order_beyond(start, visited)
 
     def in_part(self, part: Part, start: int) -> Iterator[tuple[NodeName, int]]:
@@ -221,10 +223,13 @@ def _around(row: Sequence[T], start: int) -> Iterator[T]:
 
 def changed_between(
     before: Mapping[NodeName, Node], nodes: Mapping[NodeName, Node]
-) -> AbstractSet[NodeName]:
+) -> Collection[NodeName]:
     """The names of all nodes that are not the same in both."""
     if isinstance(nodes, Sheet) and nodes.is_made_from(before):
         return nodes.changed
+    if list(before) == list(nodes):  # as in nearly all that have a common past
+        both = zip(nodes.items(), before.values(), strict=True)
+        return [name for (name, new), old in both if new is not old]
     changed = {name for name, node in nodes.items() if before.get(name) is not node}
     return changed | (before.keys() - nodes.keys())
 
@@ -241,15 +246,23 @@ def _times(each: int, left: int) -> int:
     return left // each if each else ENDLESS
 
 
-_kept: dict[tuple[Demand, int], Inventory] = {}
+class Kept:
+    """The orders that were last asked for: each is what the next of its kind is made from."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Demand, int], Inventory] = {}
+
+    def inventory_of(
+        self, nodes: Mapping[NodeName, Node], demand: Demand, target_percent: int
+    ) -> Inventory:
+        key = (demand, target_percent)
+        found = self._kept.pop(key, None) or Inventory(demand, target_percent)
+        self._kept[key] = found  # the last is the one used last
+        if len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+        found.follow(nodes)
+        return found
 
 
-def inventory_of(nodes: Mapping[NodeName, Node], demand: Demand, target_percent: int) -> Inventory:
-    """The order of these nodes; made from the one that was last asked for, if there is one."""
-    key = (demand, target_percent)
-    found = _kept.pop(key, None) or Inventory(demand, target_percent)
-    _kept[key] = found  # the last is the one used last
-    if len(_kept) > KEPT_MAX:
-        del _kept[next(iter(_kept))]
-    found.follow(nodes)
-    return found
+# Surveys look at what was before a decision: one order for both would go back and forth.
+PLACING, SURVEYING = Kept(), Kept()

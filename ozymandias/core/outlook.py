@@ -227,7 +227,7 @@ def _absent(node: Node) -> Node:
 
 
 def _changes(
-    before: Snapshot, after: Snapshot, plan: Plan, pairs: frozenset[Pair]
+    before: Snapshot, after: Snapshot, plan: Plan, pairs: Iterable[Pair]
 ) -> Iterator[Change]:
     """In the order of the plan's edits: those of higher priority come first there."""
     was, will = _live(before, pairs), _live(after, pairs)
@@ -241,7 +241,7 @@ def _changes(
             yield Change(instance=instance, origin=origin, to=to, reason=reason)
 
 
-def _live(snapshot: Snapshot, pairs: frozenset[Pair]) -> dict[InstanceId, NodeName]:
+def _live(snapshot: Snapshot, pairs: Iterable[Pair]) -> dict[InstanceId, NodeName]:
     return {
         a.instance: a.node
         for pair in pairs

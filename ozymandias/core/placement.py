@@ -22,7 +22,6 @@ all, whatever is liked; a heap makes it O(n log m).
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -38,8 +37,7 @@ Rank = tuple[int, int, int, int, int, int, int, NodeName]
 TENTHS = 10  # of a job, by which a node's share of it is counted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True):
     """Instances of one job and version to be placed."""
 
     job: JobKey

@@ -17,7 +17,9 @@ compares. System jobs come before anything else: nobody's `apart` keeps them fro
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ozymandias.core.buckets import assignments_by_job
 from ozymandias.core.labels import contradiction, matches, spelled, unmet
@@ -50,15 +52,14 @@ class Wish:
     nodes: frozenset[NodeName]  # those that have it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """A job's rules as they apply to the nodes of one snapshot."""
 
     asked: PlacementRules = NOTHING_ASKED
     required: tuple[str, ...] = ()  # what a node must have, in words
-    against: Mapping[NodeName, str] = field(default_factory=dict)
+    against: Mapping[NodeName, str] = {}
     wishes: tuple[Wish, ...] = ()
-    groups: Mapping[NodeName, str] = field(default_factory=dict)  # empty: no `spread`
+    groups: Mapping[NodeName, str] = {}  # empty: no `spread`
     target_percent: int = 70
 
     def eligible(self, rooms: Rooms) -> Rooms:

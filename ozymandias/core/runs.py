@@ -9,7 +9,7 @@ is gone from the beginning.
 from collections.abc import Mapping
 from functools import lru_cache
 
-from ozymandias.core.inventory import ENDLESS, inventory_of, start_of
+from ozymandias.core.inventory import ENDLESS, PLACING, start_of
 from ozymandias.core.placement import Ask, Placement, company_words, cpu_term, share_of
 from ozymandias.core.rooms import RUNNING, cpu_limit, load_class
 from ozymandias.model.node import Node, NodeName
@@ -35,7 +35,7 @@ def place_runs(
         return None
     there = apart_from if ask.there is None else ask.there
     limit, share = rules.asked.max_per_node or ENDLESS, share_of(ask.wanted)
-    order = inventory_of(nodes, ask.demand, rules.target_percent)
+    order = PLACING.inventory_of(nodes, ask.demand, rules.target_percent)
     start, against = start_of(str(ask.job), ask.version), rules.against
     found: list[Placement] = []
     taken: dict[NodeName, int] = {}  # by now

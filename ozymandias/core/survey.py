@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from ozymandias.core.attempt import why_closed
-from ozymandias.core.inventory import inventory_of, is_in, start_of
+from ozymandias.core.inventory import SURVEYING, is_in, start_of
 from ozymandias.core.placement import Ask, ranked, share_of
 from ozymandias.core.rooms import RUNNING, Room, cpu_limit
 from ozymandias.model.instance import SlotState
@@ -69,7 +69,7 @@ def _has_room(snapshot: Snapshot, ask: Ask, state: SlotState) -> Callable[[NodeN
     """Whether a node is known to take one of them; of the others it has to be found out."""
     if ask.demand.host_ports or state is not RUNNING:
         return lambda name: False
-    return inventory_of(snapshot.nodes, ask.demand, ask.rules.target_percent).has_room
+    return SURVEYING.inventory_of(snapshot.nodes, ask.demand, ask.rules.target_percent).has_room
 
 
 def _next_ones(
@@ -81,7 +81,7 @@ def _next_ones(
         return
     share, there = share_of(ask.wanted), ask.there or {}
     found: set[NodeName] = set()  # one that is fuller by then comes again
-    order = inventory_of(snapshot.nodes, ask.demand, rules.target_percent)
+    order = SURVEYING.inventory_of(snapshot.nodes, ask.demand, rules.target_percent)
     start = start_of(str(ask.job), ask.version)
     ones = order.in_part(part, start) if part else order.in_order(start)
     for name, _ in islice(ones, LOOKS_MAX):

@@ -6,12 +6,16 @@ the time; and as long after the last change as it takes for new nodes and new in
 settled. In a cluster that is at rest nobody looks at all, but for moves that wait for their time.
 
 Nothing else is done while a look lasts, so it must not last: what could be suggested is looked for
-in a part of a large cluster only, and the next time in the next part.
+in a part of a large cluster only, and the next time in the next part. While instances come and go
+all the time nobody waits for a suggestion, and it is looked for now and then.
 """
+
+from collections.abc import Mapping
 
 from ozymandias.core.arbiter import Leisure
 from ozymandias.core.moves import is_at_peace, next_patience
 from ozymandias.core.rebalance import STEADY_SECONDS, TRIES_MAX, Search
+from ozymandias.model.instance import Assignment
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.settings import RebalanceMode
@@ -19,7 +23,8 @@ from ozymandias.model.snapshot import Snapshot
 
 LOOK_SECONDS = 2.0  # between two looks
 SHARE = 50  # a look of so long is followed by a pause so many times as long
-LOOKED_AT_MAX = 20_000  # instances, in a look for what could be suggested
+BUSY_SECONDS_MAX = 60.0  # between two looks for what could be suggested, while much is going on
+LOOKED_AT_MAX = 5_000  # instances, in a look for what could be suggested
 ROOMS_MAX = 50_000  # nodes that such a look asks whether they would be better, all tries together
 TRIES_MIN = 10
 LATER_SECONDS = 30.0  # between two looks for what waits by the wall clock, which may be set
@@ -31,6 +36,9 @@ class Pace:
         self._there_since: dict[NodeName, tuple[int, float]] = {}  # epoch, and since when
         self._revision = -1
         self._changed = 0.0
+        self._assignments: Mapping[tuple[NodeName, JobKey], Assignment] = {}
+        self._moved = 0.0  # when those last changed
+        self._suggesting = 0.0  # when it was last looked for what could be suggested
         self._next = 0.0
         self._suggested = ""
         self._from: JobKey | None = None  # where the next look for a suggestion begins; None: anew
@@ -52,6 +60,8 @@ class Pace:
         if snapshot.revision == self._revision:
             return
         self._revision, self._changed = snapshot.revision, now
+        if snapshot.assignments is not self._assignments:
+            self._assignments, self._moved = snapshot.assignments, now
         there = {
             name: node.presence_revision
             for name, node in snapshot.nodes.items()
@@ -62,6 +72,13 @@ class Pace:
             name: known[name] if name in known and known[name][0] == epoch else (epoch, now)
             for name, epoch in there.items()
         }
+
+    def may_suggest(self, now: float) -> bool:
+        """Whether it is time to look for a suggestion, which is done then."""
+        is_time = now >= min(self._moved + LOOK_SECONDS, self._suggesting + BUSY_SECONDS_MAX)
+        if is_time:
+            self._suggesting = now
+        return is_time
 
     def looked(self, began: float, now: float) -> None:
         """There was nothing to do: not again for a moment."""

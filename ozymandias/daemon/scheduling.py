@@ -123,9 +123,8 @@ class Scheduler:
         wall = self._clock.wall()
         if leisure is not None:
             # One of the peers looks, and says it.
-            if not delay(snapshot, "suggest", self._node) and (
-                words := self._pace.suggestion(snapshot, leisure, wall)
-            ):
+            is_ours = not delay(snapshot, "suggest", self._node) and self._pace.may_suggest(began)
+            if is_ours and (words := self._pace.suggestion(snapshot, leisure, wall)):
                 self._events.emit("rebalance.suggested", f"`ozy rebalance` would move {words}")
             self._pace.looked(began, self._clock.boot())
         return self._pace.look_again(snapshot, self._clock.boot(), wall)

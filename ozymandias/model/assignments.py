@@ -34,31 +34,39 @@ _kind = lru_cache(maxsize=256)(Kind)
 class OnNode(dict[JobKey, Assignment]):
     """What one node has, by job."""
 
-    __slots__ = ("sums",)
+    __slots__ = ("running", "stopping", "waiting")
 
     def __init__(self) -> None:
         super().__init__()
-        self.sums: dict[SlotState, Totals] = {}  # of the slots in each state
+        self.running = self.stopping = self.waiting = NOTHING  # sums of the slots in each state
 
     def copy(self) -> "OnNode":
         new = OnNode.__new__(OnNode)
         new.update(self)
-        new.sums = self.sums.copy()
+        new.running, new.stopping, new.waiting = self.running, self.stopping, self.waiting
         return new
 
     @property
     def held(self) -> Totals:
         """Running and stopping."""
-        return self._with_running(SlotState.STOPPING)
+        stopping = self.stopping
+        return self.running if stopping == NOTHING else self.running.and_also(stopping)
 
     @property
     def promised(self) -> Totals:
         """Running and waiting."""
-        return self._with_running(SlotState.WAITING)
+        waiting = self.waiting
+        return self.running if waiting == NOTHING else self.running.and_also(waiting)
 
-    def _with_running(self, state: SlotState) -> Totals:
-        running, other = self.sums.get(SlotState.RUNNING, NOTHING), self.sums.get(state)
-        return running if other is None or other == NOTHING else running.and_also(other)
+    def count(self, group: Group, number: int) -> None:
+        """So many more of these."""
+        state, demand = group.state, group.demand
+        if state is SlotState.RUNNING:
+            self.running = self.running.plus(demand, number)
+        elif state is SlotState.STOPPING:
+            self.stopping = self.stopping.plus(demand, number)
+        else:
+            self.waiting = self.waiting.plus(demand, number)
 
 
 class OfJob(dict[NodeName, Assignment]):
@@ -137,9 +145,9 @@ class Assignments(Pairs[Assignment]):
     ) -> None:
         assert isinstance(row, OnNode) and isinstance(column, OfJob)
         if old is not None:
-            _count(row.sums, column.kinds, old, -1)
+            _count(row, column.kinds, old, -1)
         if new is not None:
-            _count(row.sums, column.kinds, new, 1)
+            _count(row, column.kinds, new, 1)
         column.keep_taken(old, new)
 
 
@@ -164,12 +172,10 @@ def _added(taken: int, groups: Iterable[Group]) -> int | None:
     return taken
 
 
-def _count(
-    sums: dict[SlotState, Totals], kinds: dict[Kind, int], assignment: Assignment, sign: int
-) -> None:
+def _count(row: OnNode, kinds: dict[Kind, int], assignment: Assignment, sign: int) -> None:
     for group in assignment.groups:
         number = sign * len(group.slots.numbers)
-        sums[group.state] = sums.get(group.state, NOTHING).plus(group.demand, number)
+        row.count(group, number)
         kind = _kind(group.uid, group.version, group.generation, group.state)
         left = kinds.get(kind, 0) + number
         if left:
@@ -183,5 +189,5 @@ def sums_of(assignments: Iterable[Assignment]) -> tuple[Totals, Totals]:
     row = OnNode()
     kinds: dict[Kind, int] = {}
     for assignment in assignments:
-        _count(row.sums, kinds, assignment, 1)
+        _count(row, kinds, assignment, 1)
     return row.held, row.promised

@@ -1,8 +1,11 @@
 """The cluster at one revision of the store: the only input of every decision."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from ozymandias.model.assignments import Assignments, OfJob, OnNode
 from ozymandias.model.instance import Assigned, Assignment, InstanceStatus, JobStatus
@@ -12,8 +15,7 @@ from ozymandias.model.settings import Settings
 from ozymandias.model.tables import Pairs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """Read-only by convention: nobody changes these mappings once the snapshot is handed out.
 
     Assignments and statuses are tables that share (`model/tables.py`), whatever mapping was given:
@@ -21,27 +23,30 @@ class Snapshot:
     """
 
     revision: int = 0
-    nodes: Mapping[NodeName, Node] = field(default_factory=dict)
-    jobs: Mapping[JobKey, JobRecord] = field(default_factory=dict)
-    assignments: Mapping[tuple[NodeName, JobKey], Assignment] = field(default_factory=dict)
-    statuses: Mapping[tuple[NodeName, JobKey], JobStatus] = field(default_factory=dict)
+    nodes: Mapping[NodeName, Node] = {}
+    jobs: Mapping[JobKey, JobRecord] = {}
+    assignments: Mapping[tuple[NodeName, JobKey], Assignment] = {}
+    statuses: Mapping[tuple[NodeName, JobKey], JobStatus] = {}
     # Owner of each claimed ingress "host/path": at most one job each.
-    claims: Mapping[str, JobKey] = field(default_factory=dict)
+    claims: Mapping[str, JobKey] = {}
     # Highest version number ever used per job name, kept after the job is gone.
-    last_versions: Mapping[JobKey, int] = field(default_factory=dict)
-    settings: Settings = field(default_factory=Settings)
+    last_versions: Mapping[JobKey, int] = {}
+    settings: Settings = Settings()
     settings_revision: int = 0  # 0: nobody has settled anything yet
     # Members of stored records that this version has no field for, by the record's key: a newer
     # daemon's, to be kept by whoever rewrites the record.
-    unknown: Mapping[bytes, Mapping[str, Any]] = field(default_factory=dict)
-    # What was found out about it and is worth keeping for the next who asks; nobody's input.
-    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    unknown: Mapping[bytes, Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
         if not isinstance(self.assignments, Assignments):
-            object.__setattr__(self, "assignments", Assignments.of(self.assignments))
+            force_setattr(self, "assignments", Assignments.of(self.assignments))
         if not isinstance(self.statuses, Pairs):
-            object.__setattr__(self, "statuses", Pairs.of(self.statuses))
+            force_setattr(self, "statuses", Pairs.of(self.statuses))
+
+    @cached_property
+    def derived(self) -> dict[str, Any]:
+        """What was found out about it and is worth keeping for the next who asks."""
+        return {}
 
     @property
     def assigned(self) -> Assignments:

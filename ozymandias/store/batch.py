@@ -45,7 +45,7 @@ class Reach:
     """What plans change, and whose presence or absence they rely on."""
 
     nodes: set[NodeName] = field(default_factory=set)
-    pairs: set[Pair] = field(default_factory=set)
+    pairs: dict[Pair, None] = field(default_factory=dict)  # in the order of the plans
     gaining: set[NodeName] = field(default_factory=set)
     dead: set[NodeName] = field(default_factory=set)
     jobs: set[JobKey] = field(default_factory=set)
@@ -63,7 +63,7 @@ class Reach:
         slots = sum(len(step.slots) for step in plan.steps)
         return cls(
             nodes=set(nodes),
-            pairs=set(pairs),
+            pairs=dict.fromkeys(pairs),
             gaining={step.node for step in plan.steps if step.before is None},
             dead=set(plan.dead),
             jobs=_changing(plan),
@@ -231,8 +231,8 @@ class Batch:
         after, reach = self.after, self.reach
         assigned = after.assigned
         if others > self.others:
-            pairs = sorted(reach.pairs)
-            assigned = snapshot.assigned.changed({p: after.assignments.get(p) for p in pairs})
+            changed = {pair: after.assignments.get(pair) for pair in reach.pairs}
+            assigned = snapshot.assigned.changed(changed)
         nodes = {
             name: replace(snapshot.nodes[name], ledger=after.nodes[name].ledger)
             for name in sorted(reach.nodes & snapshot.nodes.keys())

@@ -47,7 +47,8 @@ from ozymandias.ports import (
 from ozymandias.problems import CONFLICT, Problem
 from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLANS_MAX, Batch
 from ozymandias.store.chain import Chain
-from ozymandias.store.mirror import Mirror, Offered
+from ozymandias.store.changes import Offered
+from ozymandias.store.mirror import Mirror
 from ozymandias.store.transaction import Draft, Transaction, completed, drafted
 from ozymandias.telemetry import COMMITS
 
@@ -173,6 +174,8 @@ class Committer:
             async with self._deciding:
                 if ticket.is_taken or ticket.answer.done():
                     return
+                if self._sending.locked():
+                    await asyncio.sleep(0)  # what is ready leaves before the next is decided
                 batch, draft = await self._ready(tickets)
         except Exception as error:
             for taken in (ticket, *tickets):

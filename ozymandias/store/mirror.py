@@ -20,11 +20,9 @@ import asyncio
 import contextlib
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from ozymandias.model.assignments import Assignments
 from ozymandias.model.event import EventRecord
 from ozymandias.model.instance import Assignment, Group, JobStatus
 from ozymandias.model.job import JobHead, JobKey, JobRecord, JobVersion
@@ -32,9 +30,9 @@ from ozymandias.model.node import Ledger, Load, Node, NodeName, Presence
 from ozymandias.model.record import replace
 from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Pair, Sheet, Table
 from ozymandias.ports import KV, Event, Feed, Listing, Unavailable
 from ozymandias.store import codec, keys
+from ozymandias.store.changes import Changes, Offered, Written
 from ozymandias.telemetry import warn
 
 T = TypeVar("T")
@@ -46,61 +44,6 @@ PAUSE_SECONDS_MAX = 2.0
 UNSCHEDULED = (keys.STATUS, keys.LOADS, keys.EVENTS, keys.DECISIONS)
 MARKED = (keys.LEDGERS, keys.JOBS)  # these records name the transaction that wrote them
 NOT_OURS = object()
-
-
-class Written(dict[tuple[bytes, bytes], Any]):
-    """What the new bytes of keys mean, in one transaction; no bytes: the key is gone."""
-
-    __slots__ = ("is_all",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_all = False  # it writes nothing else
-
-
-@dataclass(slots=True)
-class _Changes:
-    """What is different from the last snapshot, part by part; None is gone.
-
-    A node is made of what several keys say, when somebody asks for it.
-    """
-
-    nodes: set[NodeName] = field(default_factory=set)
-    jobs: dict[JobKey, JobRecord | None] = field(default_factory=dict)
-    assignments: dict[Pair, Assignment | None] = field(default_factory=dict)
-    statuses: dict[Pair, JobStatus | None] = field(default_factory=dict)
-    claims: dict[str, JobKey | None] = field(default_factory=dict)
-    last_versions: dict[JobKey, int | None] = field(default_factory=dict)
-    unknown: dict[bytes, codec.Unknown | None] = field(default_factory=dict)
-
-    def parts(self, before: Snapshot, node: Callable[[NodeName], Node | None]) -> dict[str, Any]:
-        """The parts that changed, on top of what was."""
-        parts: dict[str, Any] = {}
-        if self.nodes:
-            changed = {name: node(name) for name in sorted(self.nodes)}
-            parts["nodes"] = Sheet.laid_over(before.nodes, changed)
-        if self.jobs:
-            parts["jobs"] = Table.of(before.jobs).changed(self.jobs)
-        if self.assignments:
-            parts["assignments"] = before.assigned.changed(self.assignments)
-        if self.statuses:
-            parts["statuses"] = before.told.changed(self.statuses)
-        if self.claims:
-            parts["claims"] = Table.of(before.claims).changed(self.claims)
-        if self.last_versions:
-            parts["last_versions"] = Table.of(before.last_versions).changed(self.last_versions)
-        if self.unknown:
-            parts["unknown"] = Sheet.laid_over(before.unknown, self.unknown)
-        return parts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
-    """Who wrote at ``revision`` had seen what others had written up to ``others``."""
-
-    revision: int
-    others: int
-    assignments: Assignments
 
 
 class Mirror:
@@ -135,7 +78,7 @@ class Mirror:
         self._decisions: dict[bytes, bytes] = {}  # as they are stored: seldom asked for
         self._unknown: set[bytes] = set()  # keys of records with members that we don't know
         self._snapshot = Snapshot()
-        self._changes = _Changes()
+        self._changes = Changes()
         self._expected: list[Written] = []  # transactions of ours that were not shown yet
         self._committed: dict[int, Written] = {}  # those of them whose revision is known
         self._assigned_at = 0  # the last revision that changed an assignment
@@ -232,7 +175,7 @@ class Mirror:
                 settings_revision=settled,
                 **self._changes.parts(self._snapshot, self._node),
             )
-            self._changes = _Changes()
+            self._changes = Changes()
         return self._snapshot
 
     def expect(self, written: Written) -> None:

@@ -19,7 +19,7 @@ from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Compare, Delete, Op, Put, Txn
 from ozymandias.store import codec, keys
 from ozymandias.store.batch import Batch
-from ozymandias.store.mirror import Written
+from ozymandias.store.changes import Written
 from ozymandias.store.names import delete_records
 
 
@@ -129,7 +129,7 @@ class _Writer:
 
     def _assignments(self) -> None:
         after, unknown = self.after.assigned, self.before.unknown
-        for node, job in sorted(self.batch.reach.pairs):
+        for node, job in self.batch.reach.pairs:
             assignment = after.on(node).get(job)
             key = keys.assignment(node, job)
             if assignment is None:

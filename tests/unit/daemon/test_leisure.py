@@ -1,7 +1,7 @@
 """What can wait is looked for in parts, and said once."""
 
 from ozymandias.core.arbiter import Leisure
-from ozymandias.daemon.leisure import LATER_SECONDS, LOOKED_AT_MAX, Pace
+from ozymandias.daemon.leisure import LATER_SECONDS, LOOK_SECONDS, LOOKED_AT_MAX, Pace
 from ozymandias.model.job import Move
 from ozymandias.model.node import NodeName
 from ozymandias.model.record import replace
@@ -68,3 +68,18 @@ def test_a_move_under_way_is_looked_after_where_no_other_may_begin() -> None:
         assert pace.look_again(snapshot, 100.0, NOW) == 100.0 + LATER_SECONDS
         idle = replace(snapshot, jobs={**snapshot.jobs, key("web"): record})
         assert pace.look_again(idle, 100.0, NOW) is None
+
+
+def test_a_busy_cluster_is_looked_at_now_and_then() -> None:
+    """While instances come and go nobody waits for a suggestion; what nodes tell is no change."""
+    pace, snapshot = Pace(), crowded("web")
+    looks = []
+    for second in range(1, 130):
+        moved = replace(snapshot, revision=second, assignments=dict(snapshot.assignments))
+        pace.leisure(moved, 1000.0 + second)
+        if pace.may_suggest(1000.0 + second):
+            looks.append(second)
+    assert looks == [1, 61, 121]
+    told = replace(moved, revision=200)
+    pace.leisure(told, 1000.0 + 129 + LOOK_SECONDS)
+    assert pace.may_suggest(1000.0 + 129 + LOOK_SECONDS)

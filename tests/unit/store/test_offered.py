@@ -12,8 +12,9 @@ from ozymandias.sim.clock import SimClock
 from ozymandias.store import keys
 from ozymandias.store.batch import BYTES_MAX, COMPARES_ANYWHERE, Batch
 from ozymandias.store.chain import Chain
+from ozymandias.store.changes import Offered
 from ozymandias.store.commit import Committed, Decide
-from ozymandias.store.mirror import Mirror, Offered
+from ozymandias.store.mirror import Mirror
 from tests.unit.store.rig import Peer, creation, in_virtual_time, job, peers
 
 NOTHING = Assignments.of({})
