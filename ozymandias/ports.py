@@ -194,6 +194,10 @@ class Store(Protocol):
         """
         ...
 
+    def ready(self, ops: Sequence[Op]) -> Sequence[Op]:
+        """The same operations for a later `txn`, with as much done as can be done before."""
+        ...
+
     def watch(
         self, prefix: bytes, revision: int, *, prev: bool = False
     ) -> AsyncIterator[Sequence[Event]]:

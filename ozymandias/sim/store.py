@@ -204,6 +204,9 @@ class SimStore:
 
         return await self._call(select)
 
+    def ready(self, ops: Sequence[Op]) -> Sequence[Op]:
+        return ops
+
     async def txn(
         self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
     ) -> TxnResult:

@@ -211,7 +211,7 @@ class Committer:
             links = self._chain.links
             batch = await self._decide_all(tickets)
             until, members = self._clock.boot() + HELD_SECONDS_MAX, self._mirror.members_revision
-            draft = drafted(batch, self._names)
+            draft = self._drafted(batch)
             await self._sending.acquire()
             # It relies on more than is compared: who is healthy, and who is missed since when.
             is_late = self._clock.boot() > until
@@ -222,6 +222,12 @@ class Committer:
                 return batch, draft
             self._sending.release()
             self._wait_again(tickets)
+
+    def _drafted(self, batch: Batch) -> Draft:
+        """All that can be done before the batch beneath is committed."""
+        record = self._record(batch.before, batch.plans) if batch.plans else None
+        draft = drafted(batch, self._names, record)
+        return replace(draft, then=self._store.ready(draft.then))
 
     async def _decide_all(self, tickets: list[_Ticket]) -> Batch:
         """Decide for those who wait, each on top of the other."""
@@ -281,9 +287,6 @@ class Committer:
                 ticket.settle(revision)
             return
         transaction = completed(draft, batch, self._fence())
-        if put := self._record(batch.before, batch.plans):
-            transaction = replace(transaction, then=(*transaction.then, put))
-            transaction.written[put.key, put.value] = put.value
         self._mirror.expect(transaction.written)
         try:
             outcome = await send(self._store, transaction, batch.commit)

@@ -30,7 +30,7 @@ from ozymandias.ports import (
     Unavailable,
 )
 from ozymandias.store import etcd_pb2 as pb
-from ozymandias.store.etcd_bytes import txn_request
+from ozymandias.store.etcd_bytes import Encoded, txn_request
 from ozymandias.store.etcd_calls import (
     COMPACT,
     GRANT,
@@ -142,6 +142,9 @@ class EtcdStore:
         is_write = writes(then) or writes(otherwise)
         answer = await self._calls.ask(TXN, request, write=is_write)
         return txn_result(answer, asked=reads(then if answer.succeeded else otherwise))
+
+    def ready(self, ops: Sequence[Op]) -> Sequence[Op]:
+        return Encoded(ops)
 
     # Changes ------------------------------------------------------------------------------------
 

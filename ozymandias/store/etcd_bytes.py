@@ -8,6 +8,7 @@ and a compare for being equal is left to the generated code. Pure, as `etcd_wire
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Self
 
 from ozymandias.ports import Compare, Invalid, Op, Put, Txn
 from ozymandias.store.etcd_wire import OPERATIONS_MAX, compare_message, fold, operation_message
@@ -26,6 +27,19 @@ _EQUAL = {
 }
 
 
+class Encoded(tuple[Op, ...]):
+    """Operations that know their bytes, for when a transaction succeeds."""
+
+    data: bytes
+
+    def __new__(cls, ops: Iterable[Op]) -> Self:
+        made = super().__new__(cls, ops)
+        parts: list[bytes] = []
+        _add_operations(parts, _SUCCESS, made)
+        made.data = b"".join(parts)
+        return made
+
+
 def txn_request(compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op]) -> bytes:
     return _txn(compare, _folded(then, len(compare)), _folded(otherwise, len(compare)))
 
@@ -33,7 +47,10 @@ def txn_request(compare: Sequence[Compare], then: Sequence[Op], otherwise: Seque
 def _txn(compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op]) -> bytes:
     parts: list[bytes] = []
     _add_compares(parts, compare)
-    _add_operations(parts, _SUCCESS, then)
+    if isinstance(then, Encoded):
+        parts.append(then.data)
+    else:
+        _add_operations(parts, _SUCCESS, then)
     _add_operations(parts, _FAILURE, otherwise)
     return b"".join(parts)
 
@@ -47,30 +64,36 @@ def _folded(ops: Sequence[Op], compares: int) -> Sequence[Op]:
 
 
 def _add_compares(parts: list[bytes], compares: Iterable[Compare]) -> None:
+    small, last, number = _SMALL, -1, b""
     for compare in compares:
         key, operand, kind = compare.key, compare.operand, _EQUAL.get(compare.target)
-        is_usual = key and compare.op == "=" and not compare.range_end
+        length = len(key)
+        is_usual = 0 < length < _SMALL_MAX and compare.op == "=" and not compare.range_end
         if kind is None or not is_usual or not isinstance(operand, int):
             message = compare_message(compare).SerializeToString()
             parts += (_COMPARE, _varint(len(message)), message)
             continue
-        target, number = kind
-        length, last = _varint(len(key)), _varint(operand)
-        size = len(target) + len(length) + len(key) + len(last) + 2
-        head = (_COMPARE, _varint(size), target, _COMPARE_KEY, length)
-        parts += (*head, key, number, last)
+        if operand != last:  # most are of the same revision as the one before
+            last, number = operand, _varint(operand)
+        target, member = kind
+        of_key = small[length]
+        size = len(target) + len(of_key) + length + len(number) + 2
+        parts += (_COMPARE, _varint(size), target, _COMPARE_KEY, of_key, key, member, number)
 
 
 def _add_operations(parts: list[bytes], kind: bytes, ops: Iterable[Op]) -> None:
+    small, most = _SMALL, _SMALL_MAX
     for op in ops:
         if not isinstance(op, Put) or op.lease or op.keep_lease or not (op.key and op.value):
             message = _rare(op)
             parts += (kind, _varint(len(message)), message)
             continue
         key, value = op.key, op.value
-        key_length, value_length = _varint(len(key)), _varint(len(value))
-        size = len(key_length) + len(key) + len(value_length) + len(value) + 2
-        parts += (kind, _put_head(size), key_length, key, _PUT_VALUE, value_length, value)
+        length, size = len(key), len(value)
+        of_key = small[length] if length < most else _varint(length)
+        of_value = small[size] if size < most else _varint(size)
+        size += len(of_key) + length + len(of_value) + 2
+        parts += (kind, _put_head(size), of_key, key, _PUT_VALUE, of_value, value)
 
 
 def _rare(op: Op) -> bytes:
@@ -97,3 +120,7 @@ def _varint(number: int) -> bytes:
         number >>= 7
     found.append(number)
     return bytes(found)
+
+
+_SMALL_MAX = 2048
+_SMALL = tuple(map(_varint, range(_SMALL_MAX)))  # lengths of nearly all keys and values

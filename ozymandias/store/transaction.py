@@ -6,7 +6,7 @@ is compared to be of its revision. Values do not wait for that: they are made wh
 (`drafted`), so that the store has the next transaction as soon as it has answered.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ from ozymandias.store.names import delete_records
 class Draft:
     """What plans write. ``marked`` are the keys whose values carry the commit's id."""
 
-    then: tuple[Op, ...]
+    then: Sequence[Op]
     marked: tuple[bytes, ...]
     written: Written = field(default_factory=Written)
 
@@ -39,9 +39,12 @@ class Transaction(Draft):
     compare: tuple[Compare, ...]
 
 
-def drafted(batch: Batch, names: Names) -> Draft:
-    """What a batch writes, which does not wait for what lies beneath it to be committed."""
-    return _Writer(batch, names).draft()
+def drafted(batch: Batch, names: Names, record: Put | None = None) -> Draft:
+    """What a batch writes, which does not wait for what lies beneath it to be committed.
+
+    ``record``: one more, of what it was decided on.
+    """
+    return _Writer(batch, names).draft(record)
 
 
 def completed(draft: Draft, batch: Batch, fence: tuple[Compare, ...]) -> Transaction:
@@ -95,7 +98,7 @@ class _Writer:
         self.marked: list[bytes] = []
         self.written = Written()
 
-    def draft(self) -> Draft:
+    def draft(self, record: Put | None) -> Draft:
         self._nodes()
         self._assignments()
         for node in sorted(self.batch.reach.dead):
@@ -106,6 +109,9 @@ class _Writer:
             self._versions(change)
         self._claims(changes)
         self._settings()
+        if record is not None:
+            self.then.append(record)
+            self.written[record.key, record.value] = record.value
         self.written.is_all = len(self.written) == len(self.then)
         return Draft(then=tuple(self.then), marked=tuple(self.marked), written=self.written)
 
