@@ -11,8 +11,9 @@ tests. Adapters translate their library's exceptions into these, and nothing els
         Compacted        the history asked for is gone: list again
         LeaseLost        gone by etcd's word or by our own clock
         Denied           credentials or permission, after one new login
-        Invalid          refused as such: too many operations, too large, duplicate key
+        Invalid          refused as such: duplicate key, no key at all
           NoSpace        etcd's quota is used up
+          TooLarge       too many bytes, or too many operations
         ClusterChanged   another cluster answers, or its revision went back
       RuntimeFailed      podman refused, failed or did not answer in time
         RuntimeHung      no answer within the deadline
@@ -62,6 +63,9 @@ class Invalid(StoreError): ...
 
 
 class NoSpace(Invalid): ...
+
+
+class TooLarge(Invalid): ...
 
 
 class ClusterChanged(StoreError): ...

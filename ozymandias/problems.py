@@ -112,6 +112,9 @@ JOB_STOPPING = Kind("job-stopping", "Job is still stopping", 409, EXIT_CHANGED)
 
 CHANGED_MEANWHILE = Kind("changed-meanwhile", "It was changed meanwhile", 412, EXIT_CHANGED)
 KEY_REUSED = Kind("idempotency-key-reused", "The key was used for another request", 422, EXIT_USAGE)
+PLAN_TOO_LARGE = Kind(
+    "plan-too-large", "Too much for the store to change at once", 409, EXIT_DOES_NOT_FIT
+)
 CONFLICT = Kind("conflict", "Too many changes at once", 503, EXIT_CHANGED)
 STORE_UNAVAILABLE = Kind(
     "store-unavailable", "The cluster's store does not answer", 503, EXIT_UNREACHABLE

@@ -17,7 +17,14 @@ from typing import NamedTuple
 from msgspec import structs
 
 from ozymandias.model.assignments import Assignments, sums_of
-from ozymandias.model.instance import Assignment, Group, JobStatus, Slots, SlotState
+from ozymandias.model.instance import (
+    Assignment,
+    Group,
+    JobStatus,
+    Slots,
+    SlotState,
+    slots_of_run,
+)
 from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import Demand, HostPort, Ledger, Node, NodeName, Resources, Totals
 from ozymandias.model.plan import JobChange, NodeChange, Plan, Step
@@ -130,19 +137,20 @@ def _likeness(step: Step) -> tuple[object, ...]:
 
 def _first_group(step: Step) -> tuple[Group, ...]:
     """What nearly every step makes: the first slots of a job on a node."""
-    numbers = step.slots
-    if type(numbers) is not range:
-        numbers = sorted(set(numbers))
-        if len(numbers) != len(step.slots):
+    if type(step.slots) is range:
+        slots = slots_of_run(step.slots)
+    else:
+        slots = Slots.of(step.slots)
+        if len(slots) != len(step.slots):
             raise AssertionError(f"a slot is named twice: {step}")
-    if step.after is None or not numbers:
+    if step.after is None or not slots:
         return ()
     group = Group(
         uid=step.uid,
         version=step.version,
         generation=step.generation,
         state=step.after,
-        slots=Slots(numbers),
+        slots=slots,
         demand=step.demand,
     )
     return (group,)

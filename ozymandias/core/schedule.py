@@ -141,6 +141,7 @@ def _new_system_job(snapshot: Snapshot, version: JobVersion) -> Plan:
         edits=edits,
         job=JobChange(key=key, head=head, version=version),
         pending=tuple(pending_on(tending, placed)),
+        is_divisible=True,
     )
 
 

@@ -109,6 +109,7 @@ def plan_system(snapshot: Snapshot, now: float | None = None) -> Plan | None:
         edits=tuple(edits),
         pending=tuple(pending),
         heeds_settings=now is not None,
+        is_divisible=True,
     )
 
 

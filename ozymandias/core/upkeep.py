@@ -78,6 +78,7 @@ def plan_pending(snapshot: Snapshot) -> Plan | None:
         reason=f"room appeared for {_names(filling.edits)}",
         edits=tuple(filling.edits),
         pending=tuple(filling.pending),
+        is_divisible=True,
     )
 
 

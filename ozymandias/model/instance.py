@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -80,6 +80,12 @@ class Slots:
             last = n
         if start is not None:
             yield start, last
+
+
+@lru_cache(maxsize=4096)
+def slots_of_run(run: range) -> Slots:
+    """Jobs of one size have the same runs on their nodes, and share them."""
+    return Slots(run)
 
 
 def in_a_run(numbers: Sequence[int]) -> Sequence[int]:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import overload
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobVersion
@@ -166,11 +166,20 @@ class Plan(Struct, frozen=True, kw_only=True):
     # Of nodes where instances are displaced: what their ledgers shall remember of that.
     displaced: Mapping[NodeName, tuple[Displaced, ...]] = {}
     part: Part | None = None  # only the nodes of this one were looked at
+    is_divisible: bool = False  # what is left out of it will be decided again
 
     @property
     def steps(self) -> Sequence[Step]:
         """The edits, those that are runs as they are."""
         return self.edits.runs if isinstance(self.edits, Runs) else self.edits
+
+    def first(self, most: int) -> "Plan":
+        """With so many steps at most, if it may be divided."""
+        if not self.is_divisible or len(self.steps) <= most:
+            return self
+        edits = self.edits
+        few = Runs(edits.runs[:most]) if isinstance(edits, Runs) else edits[:most]
+        return structs.replace(self, edits=few)
 
     @property
     def is_empty(self) -> bool:

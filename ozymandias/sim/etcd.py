@@ -27,6 +27,7 @@ from ozymandias.ports import (
     LeaseLost,
     Op,
     Put,
+    TooLarge,
     Txn,
     TxnResult,
 )
@@ -132,7 +133,7 @@ class SimEtcd:
     ) -> TxnResult:
         _check_count(OPERATIONS_MAX, compare, then, otherwise)
         if _check_keys(compare, (*then, *otherwise)) > REQUEST_BYTES_MAX:
-            raise Invalid("request is too large")
+            raise TooLarge("request is too large")
         _check_overlaps(then)
         _check_overlaps(otherwise)
         succeeded = self._holds(compare)
@@ -345,7 +346,7 @@ def _check_count(
 ) -> None:
     count = max(len(compares), len(then), len(otherwise))
     if count > budget:
-        raise Invalid("too many operations in txn request")
+        raise TooLarge("too many operations in txn request")
     for op in (*then, *otherwise):
         if isinstance(op, Txn):
             _check_count(budget - count, op.compare, op.then, op.otherwise)

@@ -37,15 +37,15 @@ from ozymandias.ports import (
     Clock,
     Compare,
     Get,
-    Invalid,
     LeaseLost,
     Put,
     Store,
+    TooLarge,
     TxnResult,
     Unavailable,
 )
-from ozymandias.problems import CONFLICT, Problem
-from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLANS_MAX, Batch
+from ozymandias.problems import CONFLICT, PLAN_TOO_LARGE, Problem
+from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLANS_MAX, STEPS_MAX, Batch
 from ozymandias.store.chain import Chain
 from ozymandias.store.changes import Offered
 from ozymandias.store.mirror import Mirror
@@ -135,6 +135,7 @@ class Committer:
         self._waiting: deque[_Ticket] = deque()
         self._chain = Chain(mirror, clock)
         self._plans_max = float(PLANS_MAX)
+        self._steps_max = STEPS_MAX
         self._compares_max = COMPARES_MAX
         self._seen_first = 0  # a revision that the mirror must show before anything is decided
 
@@ -260,7 +261,10 @@ class Committer:
         return batch
 
     def _decide(self, ticket: _Ticket, batch: Batch) -> bool:
-        plan = ticket.decided = ticket.decide(batch.after)
+        plan = ticket.decide(batch.after)
+        if isinstance(plan, Plan):
+            plan = plan.first(self._steps_max)
+        ticket.decided = plan
         if isinstance(plan, Plan) and not plan.is_empty:
             if not batch.takes(plan):
                 return False
@@ -293,13 +297,9 @@ class Committer:
             if not isinstance(outcome, Lost):
                 batch.committed(outcome)
                 self._mirror.committed(transaction.written, outcome)
-        except Invalid:
-            if len(batch.plans) == 1 or self._compares_max == COMPARES_ANYWHERE:
-                raise
-            # Not an etcd that we started: it takes far fewer operations in one transaction.
-            self._compares_max = COMPARES_ANYWHERE
+        except TooLarge as error:
             self._chain.broken()
-            self._wait_again(tickets)
+            self._make_smaller(batch, tickets, str(error))
             return
         finally:
             if not batch.revision:
@@ -314,6 +314,24 @@ class Committer:
         self._chain.won()
         for ticket in tickets:
             ticket.settle(outcome)
+
+    def _make_smaller(self, batch: Batch, tickets: list[_Ticket], why: str) -> None:
+        """Decide again for less at once; what can't be less is too large."""
+        is_one, plan = len(batch.plans) == 1, batch.plans[0]
+        if is_one and plan.is_divisible and len(plan.steps) > 1:
+            self._steps_max = min(self._steps_max, max(1, len(plan.steps) // 2))
+        elif not is_one and self._compares_max > COMPARES_ANYWHERE:
+            # Not an etcd that we started: it takes far fewer operations in one transaction.
+            self._compares_max = COMPARES_ANYWHERE
+        elif not is_one:
+            self._plans_max = max(1.0, len(batch.plans) * SHRINK)
+        else:
+            for ticket in tickets:
+                if ticket.decided is plan:
+                    ticket.decided = _too_large(plan, why)
+                ticket.settle(batch.before.revision)
+            return
+        self._wait_again(tickets)
 
     async def _lost(self, batch: Batch, lost: Lost, tickets: list[_Ticket]) -> None:
         """All of it is decided again, once the mirror shows what is different."""
@@ -342,6 +360,17 @@ def _gave_up() -> Problem:
         f"The change lost {ATTEMPTS_MAX} races against other changes.",
         hint="Nothing was changed; try again in a moment.",
         retry_after_seconds=1,
+    )
+
+
+def _too_large(plan: Plan, why: str) -> Problem:
+    steps = max(1, len(plan.steps))
+    most = max(1, min(steps // 2, STEPS_MAX) * len(plan.edits) // steps)
+    return PLAN_TOO_LARGE(
+        f"{plan.reason}: that is {len(plan.edits)} instances in {steps} places, and the store does"
+        f" not take so much in one transaction ({why}).",
+        hint=f"Nothing was changed. Change the number of instances by {most} at a time, with"
+        " `ozy scale`.",
     )
 
 

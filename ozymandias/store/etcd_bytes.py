@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Self
 
-from ozymandias.ports import Compare, Invalid, Op, Put, Txn
+from ozymandias.ports import Compare, Op, Put, TooLarge, Txn
 from ozymandias.store.etcd_wire import OPERATIONS_MAX, compare_message, fold, operation_message
 
 # A member's number and kind: of TxnRequest its lists, of the others the members in their order.
@@ -59,7 +59,7 @@ def _folded(ops: Sequence[Op], compares: int) -> Sequence[Op]:
     """Within the default limit if that can be; else the server must take more, as ours do."""
     try:
         return fold(ops, OPERATIONS_MAX, compares)
-    except Invalid:
+    except TooLarge:
         return ops
 
 

@@ -26,6 +26,7 @@ from ozymandias.ports import (
     LeaseLost,
     NoSpace,
     StoreError,
+    TooLarge,
     Unavailable,
 )
 from ozymandias.store import etcd_pb2 as pb
@@ -50,6 +51,8 @@ _SURELY_UNSENT = (
     *("failed to connect to all addresses", "no leader", "too many requests"),
     "not supported for learner",
 )
+# By its members, by what they agreed on among themselves, and before they read it.
+_TOO_LARGE = ("request is too large", "too many operations", "larger than max")
 _PASSING = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -144,6 +147,8 @@ def translate(code: grpc.StatusCode, detail: str) -> StoreError:
     refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
     if code in refused or "authentication failed" in detail or is_stale_token(detail):
         return Denied(detail)
+    if any(text in detail for text in _TOO_LARGE):
+        return TooLarge(detail)
     return Invalid(f"{code.name}: {detail}")
 
 

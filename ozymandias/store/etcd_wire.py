@@ -15,9 +15,9 @@ from ozymandias.ports import (
     Delete,
     Event,
     Get,
-    Invalid,
     Op,
     Put,
+    TooLarge,
     Txn,
     TxnResult,
 )
@@ -91,7 +91,7 @@ def fold(ops: Sequence[Op], budget: int, spent: int = 0) -> Sequence[Op]:
         return ops
     width = max(spent, budget // 2)
     if width >= budget or width == 0:
-        raise Invalid(f"{len(ops)} operations do not fit beside {spent} compares")
+        raise TooLarge(f"{len(ops)} operations do not fit beside {spent} compares")
     size = -(-len(ops) // width)
     groups = (ops[start : start + size] for start in range(0, len(ops), size))
     return tuple(Txn((), tuple(fold(group, budget - width))) for group in groups)

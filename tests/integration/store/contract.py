@@ -23,6 +23,7 @@ from ozymandias.ports import (
     Op,
     Put,
     Store,
+    TooLarge,
     Txn,
     Unavailable,
 )
@@ -252,6 +253,15 @@ class StoreContract:
                 await store.txn((), ops)
         kv = await store.get(a)
         assert kv and (kv.value, kv.mod_revision) == (b"1", before)
+
+    async def test_too_much_at_once_is_told_as_such(self, store: Store, prefix: bytes) -> None:
+        """Too many bytes, more than is read at all, or too many compares: TooLarge, no trace."""
+        a = prefix + b"a"
+        many = [Compare(prefix + b"%d" % n, "version", "=", 0) for n in range(9000)]
+        for compare, value in (([], bytes(1_700_000)), ([], bytes(4_000_000)), (many, b"1")):
+            with pytest.raises(TooLarge):
+                await store.txn(compare, (Put(a, value),))
+        assert await store.get(a) is None
 
     async def test_branches_exclude_each_other(self, store: Store, prefix: bytes) -> None:
         """The same key may be written in both branches of a nested transaction."""

@@ -66,6 +66,24 @@ def test_it_is_on_every_node_and_comes_to_a_joining_one() -> None:
     )
 
 
+def test_what_is_left_out_of_a_plan_comes_with_the_next() -> None:
+    """A submit, system jobs and what is pending, divided at will, end where the whole would."""
+    nodes = cluster(n1="4G", n2="4G", n3="4G", n4="4G")
+    first = planned(submit(nodes, system())).first(1)
+    assert first.job is not None and [e.node for e in first.edits] == ["n1"]
+    snapshot = after(nodes, first)
+    while plan := plan_system(snapshot):
+        snapshot = after(snapshot, plan.first(2))
+    assert len(list(snapshot.instances(DNS))) == 4
+    starved = lost(submitted(snapshot, job("web", 8, "1G")), "n1", "n2", "n3")
+    starved = after(starved, plan_repair(starved, frozenset(starved.nodes) - {"n4"}))
+    back, parts = returned(starved, "n1", "n2", "n3"), 0
+    while plan := plan_pending(back):
+        back, parts = after(back, plan.first(1)), parts + 1
+    assert parts == 5
+    assert len(list(back.instances(WEB))) == 8
+
+
 def test_it_is_placed_before_anything_else() -> None:
     """A joining node with room for one gives it to the system job, not to what is pending."""
     snapshot = submitted(cluster(n1="4G"), system(memory="1G"), job("big", 1, "3G"))

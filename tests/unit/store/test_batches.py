@@ -7,13 +7,14 @@ import pytest
 from ozymandias.core.apply import apply
 from ozymandias.core.edits import step, stop
 from ozymandias.core.schedule import plan_repair, plan_scale
+from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobHead
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Ambiguous, LeaseLost, Put
-from ozymandias.problems import INSUFFICIENT_MEMORY, Problem
+from ozymandias.problems import INSUFFICIENT_MEMORY, PLAN_TOO_LARGE, Problem
 from ozymandias.sim.clock import SimClock
 from ozymandias.sim.invariants import check_schedule
 from ozymandias.sim.store import Cut
@@ -27,6 +28,7 @@ from tests.unit.store.rig import (
     NAMES,
     Peer,
     creation,
+    edit,
     in_virtual_time,
     job,
     peers,
@@ -271,6 +273,56 @@ def test_a_batch_stays_within_what_etcd_takes() -> None:
             assert all(isinstance(o, Committed) for o in outcomes)
             assert max(sizes) <= COMPARES_ANYWHERE + 2
             assert len(sizes) <= 8
+
+    in_virtual_time(main)
+
+
+def missing(number: int, *, is_divisible: bool) -> Decide:
+    """One instance of each of so many jobs, as far as it is not there yet."""
+
+    def decide(snapshot: Snapshot) -> Plan | None:
+        specs = [job(f"j{n:03}") for n in range(number)]
+        edits = [edit(s, "n1", 0, None, SlotState.RUNNING) for s in specs if not snapshot.of(s.key)]
+        return Plan(reason="missing", edits=tuple(edits), is_divisible=is_divisible)
+
+    return decide
+
+
+def test_a_plan_that_may_be_divided_is_made_smaller_until_it_fits() -> None:
+    """What peers do of their own accord gets done, however much of it there is at once."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=1024 * GIB) as (etcd, [peer]):
+            for n in range(300):
+                await peer.committer.commit(lambda s, n=n: creation(job(f"j{n:03}"), "n1", ()))
+            decide = missing(300, is_divisible=True)
+            steps = []
+            while (plan := decide(peer.mirror.snapshot())) and not plan.is_empty:  # type: ignore[union-attr]
+                outcome = await peer.committer.commit(decide)
+                assert isinstance(outcome, Committed)
+                steps.append(len(outcome.plan.edits))
+            assert sum(steps) == 300
+            assert len(steps) <= 5
+            assert check_schedule(etcd.snapshot_kvs()) == []
+
+    in_virtual_time(main)
+
+
+def test_a_plan_that_is_too_large_is_a_problem_with_numbers() -> None:
+    """It is whoever asked who is told; nothing is changed, and the next one is not held up."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=1024 * GIB) as (etcd, [peer]):
+            for n in range(300):
+                await peer.committer.commit(lambda s, n=n: creation(job(f"j{n:03}"), "n1", ()))
+            before = etcd.revision
+            outcome = await peer.committer.commit(missing(300, is_divisible=False))
+            assert isinstance(outcome, Problem) and outcome.kind is PLAN_TOO_LARGE
+            assert "300 instances in 300 places" in outcome.detail
+            assert "by 150 at a time" in outcome.hint
+            assert etcd.revision == before
+            small = await peer.committer.commit(submission("small"))
+            assert isinstance(small, Committed) and small.revision > before
 
     in_virtual_time(main)
 
