@@ -50,11 +50,10 @@ def touched(plan: Plan) -> tuple[AbstractSet[NodeName], AbstractSet[Pair]]:
 
     Both in the order of the plan.
     """
-    pairs = dict.fromkeys([(step.node, step.job) for step in plan.steps])
-    nodes = dict.fromkeys([node for node, _ in pairs])
+    nodes = dict.fromkeys([node for node, _ in plan.pairs])
     nodes |= dict.fromkeys(change.node for change in plan.nodes)
     nodes |= dict.fromkeys(sorted(plan.dead))
-    return nodes.keys(), pairs.keys()
+    return nodes.keys(), plan.pairs
 
 
 def gaining(plan: Plan) -> frozenset[JobKey]:

@@ -9,9 +9,10 @@ looks at edits sees them slot by slot (`Runs`), who applies them takes each run 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from itertools import accumulate
 from typing import overload
 
@@ -150,7 +151,7 @@ class Pending:
     reason: str
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Struct, frozen=True, kw_only=True, dict=True):
     """Everything that one transaction will change, and what it relied on beyond that."""
 
     reason: str
@@ -172,6 +173,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     def steps(self) -> Sequence[Step]:
         """The edits, those that are runs as they are."""
         return self.edits.runs if isinstance(self.edits, Runs) else self.edits
+
+    @cached_property
+    def pairs(self) -> Set[tuple[NodeName, JobKey]]:
+        """What it reassigns, in its order."""
+        return dict.fromkeys([(step.node, step.job) for step in self.steps]).keys()
 
     def first(self, most: int) -> "Plan":
         """With so many steps at most, if it may be divided."""
