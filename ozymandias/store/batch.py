@@ -14,7 +14,7 @@ yet at which revision that will be, so it remembers which batch wrote what (``be
 once that one is committed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,11 +43,14 @@ Rewritten = JobKey | NodeName | bytes  # a head, a ledger, or the key of the set
 
 @dataclass(slots=True)
 class Reach:
-    """What plans change, and whose presence or absence they rely on."""
+    """What plans change, and whose presence or absence they rely on.
 
-    nodes: set[NodeName] = field(default_factory=set)
-    pairs: dict[Pair, None] = field(default_factory=dict)  # in the order of the plans
-    gaining: set[NodeName] = field(default_factory=set)
+    What there may be thousands of is in the order of the plans, and not sorted time and again.
+    """
+
+    nodes: dict[NodeName, None] = field(default_factory=dict)
+    pairs: dict[Pair, None] = field(default_factory=dict)
+    gaining: dict[NodeName, None] = field(default_factory=dict)
     dead: set[NodeName] = field(default_factory=set)
     jobs: set[JobKey] = field(default_factory=set)
     claims: set[str] = field(default_factory=set)
@@ -63,9 +66,9 @@ class Reach:
         version = change.version if change else None
         slots = sum(len(step.slots) for step in plan.steps)
         return cls(
-            nodes=set(nodes),
+            nodes=dict.fromkeys(nodes),
             pairs=dict.fromkeys(pairs),
-            gaining={step.node for step in plan.steps if step.before is None},
+            gaining=dict.fromkeys([step.node for step in plan.steps if step.before is None]),
             dead=set(plan.dead),
             jobs=_changing(plan),
             claims=set(change.claim) if change else set(),
@@ -113,9 +116,9 @@ class Reach:
         )
 
 
-def _together(many: set[Any], few: set[Any]) -> int:
+def _together(many: Collection[Any], few: Collection[Any]) -> int:
     """How many there are in either."""
-    return len(many) + len(few.difference(many))
+    return len(many) + len([one for one in few if one not in many])
 
 
 NO_REACH = Reach()
@@ -236,7 +239,8 @@ class Batch:
             assigned = snapshot.assigned.changed(changed)
         nodes = {
             name: replace(snapshot.nodes[name], ledger=after.nodes[name].ledger)
-            for name in sorted(reach.nodes & snapshot.nodes.keys())
+            for name in reach.nodes
+            if name in snapshot.nodes
         }
         jobs, changes = sorted(reach.jobs), self.job_changes()
         claims = sorted({claim for change in changes for claim in change.claim | change.disclaim})

@@ -55,10 +55,10 @@ def completed(draft: Draft, batch: Batch, fence: tuple[Compare, ...]) -> Transac
 
 def _compares(batch: Batch, fenced: frozenset[bytes]) -> Iterator[Compare]:
     before, reach = batch.before, batch.reach
-    for node in sorted(reach.nodes):
+    for node in reach.nodes:
         revision = batch.revision_of(node, before.nodes[node].ledger_revision)
         yield Compare(keys.ledger(node), "mod", "=", revision)
-    for node in sorted(reach.gaining):
+    for node in reach.gaining:
         key = keys.node(node)
         if key not in fenced:  # the fence compares our own record already
             epoch = before.nodes[node].presence_revision
@@ -128,7 +128,7 @@ class _Writer:
         self.written[key, b""] = None
 
     def _nodes(self) -> None:
-        for node in sorted(self.batch.reach.nodes):
+        for node in self.batch.reach.nodes:
             key, ledger = keys.ledger(node), self.after.nodes[node].ledger
             self._put(key, ledger, ledger)
             self.marked.append(key)
