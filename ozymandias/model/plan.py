@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import overload
 
 from msgspec import Struct, structs
@@ -180,11 +180,13 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
         return dict.fromkeys([(step.node, step.job) for step in self.steps]).keys()
 
     def first(self, most: int) -> "Plan":
-        """With so many steps at most, if it may be divided."""
-        if not self.is_divisible or len(self.steps) <= most:
+        """As far as it is about so many places, a job on a node each, if it may be divided."""
+        if not self.is_divisible or len(self.pairs) <= most:
             return self
+        last = next(islice(self.pairs, most, None))
+        end = next(n for n, step in enumerate(self.steps) if (step.node, step.job) == last)
         edits = self.edits
-        few = Runs(edits.runs[:most]) if isinstance(edits, Runs) else edits[:most]
+        few = Runs(edits.runs[:end]) if isinstance(edits, Runs) else edits[:end]
         return structs.replace(self, edits=few)
 
     @property

@@ -32,7 +32,7 @@ PLANS_MAX = 1024
 COMPARES_MAX = 7000  # of the 8192 that our own etcds take
 COMPARES_ANYWHERE = 96  # an etcd as it comes takes 128, and operations need room beside them
 BYTES_MAX = 1_200_000  # etcd takes 1.5 MiB
-STEPS_MAX = 1500  # of a plan that may be divided: so many nodes and jobs go into a transaction
+PLACES_MAX = 1500  # of a plan that may be divided: with a node and a job each, one transaction
 # What these add to a transaction, at most, with keys and compares, of names of usual lengths.
 _NODE_BYTES = 700
 _PAIR_BYTES = 320

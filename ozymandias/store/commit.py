@@ -45,7 +45,7 @@ from ozymandias.ports import (
     Unavailable,
 )
 from ozymandias.problems import CONFLICT, PLAN_TOO_LARGE, Problem
-from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLANS_MAX, STEPS_MAX, Batch
+from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLACES_MAX, PLANS_MAX, Batch
 from ozymandias.store.chain import Chain
 from ozymandias.store.changes import Offered
 from ozymandias.store.mirror import Mirror
@@ -135,7 +135,7 @@ class Committer:
         self._waiting: deque[_Ticket] = deque()
         self._chain = Chain(mirror, clock)
         self._plans_max = float(PLANS_MAX)
-        self._steps_max = STEPS_MAX
+        self._places_max = PLACES_MAX
         self._compares_max = COMPARES_MAX
         self._seen_first = 0  # a revision that the mirror must show before anything is decided
 
@@ -263,7 +263,7 @@ class Committer:
     def _decide(self, ticket: _Ticket, batch: Batch) -> bool:
         plan = ticket.decide(batch.after)
         if isinstance(plan, Plan):
-            plan = plan.first(self._steps_max)
+            plan = plan.first(self._places_max)
         ticket.decided = plan
         if isinstance(plan, Plan) and not plan.is_empty:
             if not batch.takes(plan):
@@ -318,9 +318,9 @@ class Committer:
     def _make_smaller(self, batch: Batch, tickets: list[_Ticket], why: str) -> None:
         """Decide again for less at once; what can't be less is too large."""
         is_one, plan = len(batch.plans) == 1, batch.plans[0]
-        if is_one and plan.is_divisible and len(plan.steps) > 1:
-            self._steps_max = min(self._steps_max, max(1, len(plan.steps) // 2))
-        elif not is_one and self._compares_max > COMPARES_ANYWHERE:
+        if is_one and plan.is_divisible and len(plan.pairs) > 1:
+            self._places_max = min(self._places_max, max(1, len(plan.pairs) // 2))
+        elif not is_one and "operations" in why and self._compares_max > COMPARES_ANYWHERE:
             # Not an etcd that we started: it takes far fewer operations in one transaction.
             self._compares_max = COMPARES_ANYWHERE
         elif not is_one:
@@ -364,13 +364,13 @@ def _gave_up() -> Problem:
 
 
 def _too_large(plan: Plan, why: str) -> Problem:
-    steps = max(1, len(plan.steps))
-    most = max(1, min(steps // 2, STEPS_MAX) * len(plan.edits) // steps)
+    places = max(1, len(plan.pairs))
+    most = max(1, min(places // 2, PLACES_MAX) * len(plan.edits) // places)
     return PLAN_TOO_LARGE(
-        f"{plan.reason}: that is {len(plan.edits)} instances in {steps} places, and the store does"
+        f"{plan.reason}: that is {len(plan.edits)} instances in {places} places, and the store does"
         f" not take so much in one transaction ({why}).",
-        hint=f"Nothing was changed. Change the number of instances by {most} at a time, with"
-        " `ozy scale`.",
+        hint="Nothing was changed. Begin with fewer instances, and change their number by"
+        f" {most} at a time, with `ozy scale`.",
     )
 
 
