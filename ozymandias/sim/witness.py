@@ -283,7 +283,10 @@ class Witness:
             if node is None or node.absent_since is None:
                 continue
             found += invariants.check_forgotten(self.truth, name)
-            if node.absent_since < me.session_since and now < me.session_since + breaker:
+            # What the session before had asked for, and came late, was judged by that one.
+            is_of_this = sent_at is None or sent_at >= me.session_since
+            is_unseen = node.absent_since < me.session_since
+            if is_of_this and is_unseen and now < me.session_since + breaker:
                 found.append(f"S13 {actor[0]} declared {name} dead, which it never saw alive")
             if now < node.absent_since + breaker and self._is_mass(
                 holding, now if sent_at is None else sent_at, actor[0], name

@@ -487,9 +487,11 @@ def test_a_system_job_of_the_same_revision_may_have_come_later() -> None:
     assert check_rules(truth, Change(placed={(N1, WEB): {1}, (N1, other): {1}})) == []
 
 
-def test_one_more_copy_of_a_nodes_record_begins_no_session() -> None:
-    """It was asked for twice, for want of an answer; who goes on with its lease asks for that."""
-    for adopted_at, is_wrong in ((0.0, False), (5.5, True)):
+def test_a_loss_is_judged_in_the_session_that_asked_for_it() -> None:
+    """A record is written twice for want of an answer, which begins no session; who goes on with
+    a lease begins one, and what was asked for before and comes late is not of it (seed 3802170).
+    """
+    for adopted_at, sent_at, is_wrong in ((0.0, 7.0, False), (5.5, 7.0, True), (5.5, 5.2, False)):
         violations: list[str] = []
         now = [0.0]
         witness = Witness(Rules(), lambda: now[0], violations.append)  # noqa: B023
@@ -505,7 +507,7 @@ def test_one_more_copy_of_a_nodes_record_begins_no_session() -> None:
             (7.0, [gone[1], put(keys.ledger(N2), ledger())], (N1, "")),
         ):
             now[0] = at
-            witness.commit(int(at) + 1, events, actor, at)
+            witness.commit(int(at) + 1, events, actor, min(at, sent_at))
         wrong = "S13 n1 declared n2 dead, which it never saw alive"
         assert (wrong in violations) == is_wrong
 
