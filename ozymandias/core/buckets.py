@@ -33,10 +33,7 @@ class Census:
 
 def census(snapshot: Snapshot) -> Census:
     """Counted job by job from the sums of the table, once for all planners of a snapshot."""
-    found: Census | None = snapshot.derived.get("census")
-    if found is None:
-        found = snapshot.derived["census"] = _count(snapshot)
-    return found
+    return snapshot.find("census", _count)
 
 
 def _count(snapshot: Snapshot) -> Census:

@@ -40,12 +40,11 @@ class Loss:
 
 def alive_in(snapshot: Snapshot) -> frozenset[NodeName]:
     """The nodes that are there, found once for all who ask about a snapshot."""
-    found: frozenset[NodeName] | None = snapshot.derived.get("alive")
-    if found is None:
-        nodes = snapshot.nodes.items()
-        found = frozenset([name for name, node in nodes if node.presence is not None])
-        snapshot.derived["alive"] = found
-    return found
+    return snapshot.find("alive", _alive)
+
+
+def _alive(snapshot: Snapshot) -> frozenset[NodeName]:
+    return frozenset([name for name, node in snapshot.nodes.items() if node.presence is not None])
 
 
 def judge_loss(

@@ -1,8 +1,8 @@
 """The cluster at one revision of the store: the only input of every decision."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -13,6 +13,8 @@ from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.settings import Settings
 from ozymandias.model.tables import Pairs
+
+T = TypeVar("T")
 
 
 class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
@@ -44,9 +46,15 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
             force_setattr(self, "statuses", Pairs.of(self.statuses))
 
     @cached_property
-    def derived(self) -> dict[str, Any]:
-        """What was found out about it and is worth keeping for the next who asks."""
+    def _found(self) -> dict[str, Any]:
         return {}
+
+    def find(self, what: str, look: "Callable[[Snapshot], T]") -> T:
+        """What follows from this snapshot alone: looked for once, whoever asks."""
+        if what not in self._found:
+            self._found[what] = look(self)
+        found: T = self._found[what]
+        return found
 
     @property
     def assigned(self) -> Assignments:
