@@ -25,6 +25,9 @@ class SlotState(StrEnum):
     STOPPING = "stopping"  # to be stopped; holds its resources until the pod is gone
 
 
+SLOTS_MAX = 2**20  # of one job on one node
+
+
 class Slots:
     """Sorted slot numbers; ``"0-7,9"`` in the store.
 
@@ -60,7 +63,11 @@ class Slots:
 
     @classmethod
     def parse(cls, text: str) -> "Slots":
-        return cls.of(n for part in text.split(",") if part for n in _run(part))
+        """ValueError when it is no such text, or one that would fill the memory."""
+        runs = [_run(part) for part in text.split(",") if part]
+        if sum(max(0, run.stop - run.start) for run in runs) > SLOTS_MAX:
+            raise ValueError(f"more than {SLOTS_MAX} slots")
+        return cls.of(number for run in runs for number in run)
 
     def __str__(self) -> str:
         numbers = self.numbers
