@@ -369,10 +369,10 @@ class Mirror:
         name = NodeName(kv.key[len(keys.LEDGERS) :].decode())
         if deleted:
             self._ledgers.pop(name, None)
+            self._changes.nodes.add(name)
         else:
             ledger = self._read(Ledger, kv) if known is NOT_OURS else known
             self._enter_ledger(name, ledger, kv.mod_revision)
-        self._changes.nodes.add(name)
 
     def _enter_ledger(self, name: NodeName, ledger: Ledger, revision: int) -> None:
         self._ledgers[name] = (ledger, revision)
