@@ -30,7 +30,7 @@ from ozymandias.model.node import Demand, HostPort, Ledger, Node, NodeName, Reso
 from ozymandias.model.plan import JobChange, NodeChange, Plan, Step
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Pair, Pairs, Sheet, Table
+from ozymandias.model.tables import Pair, Pairs, Table
 
 LIVE = frozenset({SlotState.RUNNING, SlotState.WAITING})
 
@@ -252,7 +252,7 @@ def _rewritten_nodes(
         if name in gains and not is_well:
             _check_capacity(name, before, ledger)
         nodes[name] = structs.replace(node, ledger=ledger)
-    return Sheet.laid_over(there, nodes) if nodes else there
+    return Table.of(there).changed(nodes) if nodes else there
 
 
 def _as_set(ledger: Ledger, change: NodeChange) -> Ledger:

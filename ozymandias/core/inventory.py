@@ -26,7 +26,7 @@ from msgspec import Struct
 from ozymandias.core.rooms import cpu_limit, load_class
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.part import Part
-from ozymandias.model.tables import Sheet
+from ozymandias.model.tables import Table
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -225,8 +225,8 @@ def changed_between(
     before: Mapping[NodeName, Node], nodes: Mapping[NodeName, Node]
 ) -> Collection[NodeName]:
     """The names of all nodes that are not the same in both."""
-    if isinstance(nodes, Sheet) and nodes.is_made_from(before):
-        return nodes.changed
+    if isinstance(nodes, Table) and (touched := nodes.touched_since(before)) is not None:
+        return touched
     if list(before) == list(nodes):  # as in nearly all that have a common past
         both = zip(nodes.items(), before.values(), strict=True)
         return [name for (name, new), old in both if new is not old]

@@ -18,7 +18,7 @@ from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Sheet
+from ozymandias.model.tables import Table
 
 
 def moved_in_runs(
@@ -107,7 +107,7 @@ def _with(
         )
         after = replace(ledger, held=held, promised=promised)
         changed[run.node] = replace(node, ledger=after)
-    return Sheet.laid_over(nodes, changed)
+    return Table.of(nodes).changed(changed)
 
 
 def by_version(

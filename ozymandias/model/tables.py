@@ -7,8 +7,16 @@ that nobody changes once it is part of a table; who has the same row as before k
 looking, that nothing in it is different.
 """
 
-from collections.abc import Callable, Hashable, ItemsView, Iterator, KeysView, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    ItemsView,
+    Iterator,
+    KeysView,
+    Mapping,
+    ValuesView,
+)
 from typing import Any, Generic, Self, TypeVar
 from weakref import ref
 
@@ -27,12 +35,22 @@ RECENT_MAX = 64  # changes that a table carries along; a large one more, by its 
 class Table(Mapping[K, V]):
     """Many entries that are shared, and the few that changed since, where None is a gap."""
 
-    __slots__ = ("_base", "_found", "_length", "_recent", "facts")
+    __slots__ = (
+        "__weakref__",
+        "_base",
+        "_before",
+        "_found",
+        "_length",
+        "_recent",
+        "_touched",
+        "_whole",
+        "facts",
+    )
 
     def __init__(
         self,
-        base: Mapping[K, V],
-        recent: Mapping[K, V | None],
+        base: dict[K, V],
+        recent: dict[K, V | None],
         length: int,
         facts: dict[str, Any] | None = None,
     ) -> None:
@@ -40,28 +58,40 @@ class Table(Mapping[K, V]):
         # What was found out about the shared entries, for all tables that share them.
         self.facts: dict[str, Any] = {} if facts is None else facts
         self._found: dict[Hashable, Any] = {}
+        self._whole: dict[K, V] | None = None
+        # The table that it was made from, and what is different from there.
+        self._before: ref[Table[K, V]] | None = None
+        self._touched: Collection[K] = ()
 
     @classmethod
     def of(cls, entries: Mapping[K, V]) -> "Table[K, V]":
         """The entries as a table; they must not change any more."""
-        return entries if isinstance(entries, Table) else cls(entries, {}, len(entries))
+        if isinstance(entries, Table):
+            return entries
+        base = entries if isinstance(entries, dict) else dict(entries)
+        return cls(base, {}, len(base))
 
     def changed(self, updates: Mapping[K, V | None]) -> "Table[K, V]":
         """This table with these entries; None takes one away."""
-        recent = {**self._recent, **updates}
+        base, recent = self._base, {**self._recent, **updates}
         length = self._length
         for key, value in updates.items():
             length += (value is not None) - (key in self)
-        size = len(self._base)
+        size = len(base)
         if size > SMALL and (len(recent) <= RECENT_MAX or len(recent) ** 2 <= 4 * size):
-            return Table(self._base, recent, length, self.facts)
-        base = dict(self._base)
-        for key, value in recent.items():
-            if value is None:
-                base.pop(key, None)
-            else:
-                base[key] = value
-        return Table(base, {}, length)
+            table = Table(base, recent, length, self.facts)
+        else:
+            table = Table(_laid_over(base, recent), {}, length)
+        table._before, table._touched = ref(self), updates.keys()
+        return table
+
+    def touched_since(self, other: Mapping[K, V]) -> Collection[K] | None:
+        """The only keys where this may differ from another one; None: that is not known."""
+        if self._before is not None and self._before() is other:
+            return self._touched
+        if isinstance(other, Table) and self._base is other._base:
+            return self._recent.keys() | other._recent.keys()
+        return None
 
     def find(self, what: Hashable, look: "Callable[[Table[K, V]], T]") -> T:
         """What follows from this very table alone: looked for once, whoever asks."""
@@ -96,69 +126,44 @@ class Table(Mapping[K, V]):
 
     def __contains__(self, key: object) -> bool:
         if key in self._recent:
-            return self._recent[key] is not None  # type: ignore[index]
+            return self._recent[key] is not None
         return key in self._base
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[K]:
-        return (key for key, _ in self._entries()) if self._recent else iter(self._base)
+        return iter(self._all())
 
     def items(self) -> ItemsView[K, V]:
-        return _Items(self) if self._recent else self._base.items()
+        return self._all().items()
 
     def keys(self) -> KeysView[K]:
-        return super().keys() if self._recent else self._base.keys()
+        return self._all().keys()
 
-    def _entries(self) -> Iterator[tuple[K, V]]:
-        recent, base = self._recent, self._base
-        for key, value in base.items():
-            if key not in recent:
-                yield key, value
-            elif (newer := recent[key]) is not None:
-                yield key, newer
-        for key, newer in recent.items():
-            if newer is not None and key not in base:
-                yield key, newer
+    def values(self) -> ValuesView[V]:
+        return self._all().values()
+
+    def _all(self) -> dict[K, V]:
+        """For who looks at all of it, as nobody does at most tables."""
+        if not self._recent:
+            return self._base
+        if self._whole is None:
+            self._whole = _laid_over(self._base, self._recent)
+        return self._whole
 
     def __repr__(self) -> str:
         return f"Table({dict(self)!r})"
 
 
-class _Items(ItemsView[K, V]):
-    """Without looking every key up a second time."""
-
-    _mapping: Table[K, V]
-
-    def __iter__(self) -> Iterator[tuple[K, V]]:
-        return self._mapping._entries()
-
-
-class Sheet(dict[K, V]):
-    """A whole copy, for what is read far more often than changed; it knows what it changed."""
-
-    __slots__ = ("__weakref__", "_base", "changed")
-
-    @classmethod
-    def laid_over(cls, before: Mapping[K, V], changes: Mapping[K, V | None]) -> "Sheet[K, V]":
-        """What was before with these changes; None takes one away."""
-        sheet = cls(before)
-        sheet.changed = changes.keys()
-        sheet._base = ref(before) if isinstance(before, Sheet) else None
-        for key, value in changes.items():
-            if value is None:
-                sheet.pop(key, None)
-            else:
-                sheet[key] = value
-        return sheet
-
-    def is_made_from(self, other: Mapping[K, V]) -> bool:
-        """Whether it is the other one but for what it ``changed``."""
-        return self._base is not None and self._base() is other
-
-    changed: AbstractSet[K]
-    _base: "ref[Sheet[K, V]] | None"
+def _laid_over(base: dict[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
+    entries = base.copy()
+    for key, value in changes.items():
+        if value is None:
+            entries.pop(key, None)
+        else:
+            entries[key] = value
+    return entries
 
 
 class Pairs(Mapping[Pair, V], Generic[V]):
@@ -168,7 +173,7 @@ class Pairs(Mapping[Pair, V], Generic[V]):
 
     def __init__(
         self,
-        by_node: Mapping[NodeName, dict[JobKey, V]],
+        by_node: Table[NodeName, dict[JobKey, V]],
         by_job: Table[JobKey, dict[NodeName, V]],
         length: int,
     ) -> None:
@@ -178,7 +183,7 @@ class Pairs(Mapping[Pair, V], Generic[V]):
     def of(cls, entries: Mapping[Pair, V]) -> Self:
         if isinstance(entries, cls):
             return entries
-        return cls({}, Table.of({}), 0).changed(entries)
+        return cls(Table.of({}), Table.of({}), 0).changed(entries)
 
     def changed(self, updates: Mapping[Pair, V | None]) -> Self:
         """These pairs as they shall be; None takes one away. Only their rows are copied."""
@@ -202,12 +207,7 @@ class Pairs(Mapping[Pair, V], Generic[V]):
                 row[job] = column[node] = value
             length += (value is not None) - (old is not None)
             self._book(row, column, old, value)
-        by_node = dict(self._by_node)
-        for node, row in nodes.items():
-            if row:
-                by_node[node] = row
-            else:
-                by_node.pop(node, None)
+        by_node = self._by_node.changed({node: row or None for node, row in nodes.items()})
         by_job = self._by_job.changed({job: column or None for job, column in jobs.items()})
         return type(self)(by_node, by_job, length)
 

@@ -25,7 +25,7 @@ from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Pair, Sheet, Table
+from ozymandias.model.tables import Pair, Table
 from ozymandias.store import codec, keys
 
 PLANS_MAX = 1024
@@ -247,7 +247,7 @@ class Batch:
         gone = {(node, job): None for node in sorted(reach.dead) for job in snapshot.told.on(node)}
         return replace(
             snapshot,
-            nodes=Sheet.laid_over(snapshot.nodes, nodes),
+            nodes=Table.of(snapshot.nodes).changed(nodes),
             assignments=assigned,
             statuses=snapshot.told.changed(gone) if gone else snapshot.statuses,
             jobs=Table.of(snapshot.jobs).changed({job: after.jobs.get(job) for job in jobs}),

@@ -9,7 +9,7 @@ from ozymandias.model.instance import Assignment, JobStatus
 from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Pair, Sheet, Table
+from ozymandias.model.tables import Pair, Table
 from ozymandias.store import codec
 
 
@@ -33,7 +33,7 @@ class Changes:
         parts: dict[str, Any] = {}
         if self.nodes:
             changed = {name: node(name) for name in sorted(self.nodes)}
-            parts["nodes"] = Sheet.laid_over(before.nodes, changed)
+            parts["nodes"] = Table.of(before.nodes).changed(changed)
         if self.jobs:
             parts["jobs"] = Table.of(before.jobs).changed(self.jobs)
         if self.assignments:
@@ -45,7 +45,7 @@ class Changes:
         if self.last_versions:
             parts["last_versions"] = Table.of(before.last_versions).changed(self.last_versions)
         if self.unknown:
-            parts["unknown"] = Sheet.laid_over(before.unknown, self.unknown)
+            parts["unknown"] = Table.of(before.unknown).changed(self.unknown)
         return parts
 
 

@@ -21,7 +21,7 @@ from ozymandias.model.part import Part
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Sheet
+from ozymandias.model.tables import Table
 from tests.unit.core.builders import NAMES as SITE
 from tests.unit.core.builders import after, cluster, job, key, lost, node, planned
 from tests.unit.core.test_runs import COUNTS, DEMANDS, NAMES, NODES
@@ -99,16 +99,16 @@ NODE_CHANGES = st.lists(
 @settings(deadline=None)
 @given(NODE_CHANGES, st.booleans())
 def test_the_roster_does_not_know_its_past(
-    changes: list[tuple[NodeName, str | None]], is_sheet: bool
+    changes: list[tuple[NodeName, str | None]], is_table: bool
 ) -> None:
     followed = Roster()
-    nodes: dict[NodeName, Node] = Sheet.laid_over({}, dict(large().nodes))
+    nodes = Table.of(large().nodes)
     followed.follow(nodes)
     for name, what in changes:
         made = {"peer": node(name), "idle": idle(name), "gone": node(name, alive=False)}
         change = {name: made[what] if what else None}
-        nodes = Sheet.laid_over(nodes, change)
-        followed.follow(nodes if is_sheet else dict(nodes))
+        nodes = nodes.changed(change)
+        followed.follow(nodes if is_table else dict(nodes))
         anew = Roster()
         anew.follow(dict(nodes))
         assert [followed.part_of(peer) for peer in PEERS] == [anew.part_of(p) for p in PEERS]

@@ -18,7 +18,7 @@ from ozymandias.model.job import PlacementRules
 from ozymandias.model.node import Demand, Ledger, Load, Node, NodeName, Resources, Totals
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Sheet
+from ozymandias.model.tables import Table
 from tests.unit.core.builders import cluster, job, key, lost, node, spread, submitted
 
 AMOUNTS = st.integers(0, 100)
@@ -95,14 +95,14 @@ def test_the_order_does_not_know_its_past(
 ) -> None:
     """One that has followed every change is the one that is made from the last nodes alone."""
     followed = Inventory(demand, 70)
-    sheet = Sheet.laid_over({}, nodes)
-    followed.follow(sheet)
+    table = Table.of(nodes)
+    followed.follow(table)
     for name, ledger in changes:
         new = None if ledger is None else made(name, ledger, None)
-        sheet = Sheet.laid_over(sheet, {name: new})
-        followed.follow(sheet)
+        table = table.changed({name: new})
+        followed.follow(table)
     anew = Inventory(demand, 70)
-    anew.follow(dict(sheet))
+    anew.follow(dict(table))
     start = 2**63
     assert list(followed.in_order(start)) == list(anew.in_order(start))
 

@@ -64,6 +64,24 @@ def test_a_table_is_the_dict_it_stands_for(steps: list[dict[int, int | None]]) -
         assert all((number in found) == (number in wanted) for number in range(300))
 
 
+@given(st.lists(NUMBERS, min_size=1, max_size=8), st.data())
+def test_what_differs_between_two_tables_was_touched_since(
+    steps: list[dict[int, int | None]], data: st.DataObject
+) -> None:
+    """Of those that share their entries, whichever came first; and of one and the next always."""
+    made = [Table.of(dict.fromkeys(range(200), -1))]
+    for step in steps:
+        made.append(data.draw(st.sampled_from(made)).changed(step))
+        assert made[-1].touched_since(made[-1]) == set(made[-1].recent)
+    one, other = data.draw(st.sampled_from(made)), data.draw(st.sampled_from(made))
+    touched = one.touched_since(other)
+    differing = {n for n in range(300) if one.get(n) != other.get(n)}
+    assert touched is None or differing <= set(touched)
+    assert touched is not None or one.shared is not other.shared
+    following = one.changed(steps[0])
+    assert following.touched_since(one) == steps[0].keys()
+
+
 @given(st.lists(st.dictionaries(PAIRS, st.none() | st.integers()), max_size=8))
 def test_pairs_are_found_by_node_and_by_job(steps: list[dict[tuple, int | None]]) -> None:  # type: ignore[type-arg]
     """Rows of either kind hold the same entries, and a difference names the pairs that differ."""
