@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from ozymandias.model.assignments import Assignments, sums_of
+from ozymandias.model.assignments import NO_JOB, Assignments, sums_of
 from ozymandias.model.instance import (
     Assignment,
     Group,
@@ -92,9 +92,12 @@ def _forgotten(statuses: Pairs[JobStatus], dead: Iterable[NodeName]) -> Pairs[Jo
 def _edited_assignments(assigned: Assignments, steps: Sequence[Step]) -> Assignments:
     updates: dict[Pair, Assignment | None] = {}
     several: dict[Pair, list[Step]] = {}  # whatever is not the first of a job on a node
+    last, there = None, NO_JOB  # a job, and where it is
     for step in steps:
         node, job = pair = (step.node, step.job)
-        if step.before is None and pair not in updates and job not in assigned.on(node):
+        if job is not last:
+            last, there = job, assigned.of_job(job)
+        if step.before is None and pair not in updates and node not in there:
             groups = _first_group(step)
             updates[pair] = Assignment(node=node, job=job, groups=groups) if groups else None
         else:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ozymandias.model.instance import Assignment, Group, SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName, Totals
-from ozymandias.model.tables import Pairs
+from ozymandias.model.tables import Pairs, Row
 
 NOTHING = Totals()
 SLOTS_MAX = 2**20  # as far as they are kept as bits: a slot from the store may be any number
@@ -31,7 +31,7 @@ class Kind(NamedTuple):
 _kind = lru_cache(maxsize=256)(Kind)
 
 
-class OnNode(dict[JobKey, Assignment]):
+class OnNode(Row[JobKey, Assignment]):
     """What one node has, by job."""
 
     __slots__ = ("running", "stopping", "waiting")
@@ -41,8 +41,7 @@ class OnNode(dict[JobKey, Assignment]):
         self.running = self.stopping = self.waiting = NOTHING  # sums of the slots in each state
 
     def copy(self) -> "OnNode":
-        new = OnNode.__new__(OnNode)
-        new.update(self)
+        new = super().copy()
         new.running, new.stopping, new.waiting = self.running, self.stopping, self.waiting
         return new
 
@@ -138,7 +137,7 @@ class Assignments(Pairs[Assignment]):
 
     def _book(
         self,
-        row: dict[JobKey, Assignment],
+        row: Row[JobKey, Assignment],
         column: dict[NodeName, Assignment],
         old: Assignment | None,
         new: Assignment | None,

@@ -30,6 +30,7 @@ Pair = tuple[NodeName, JobKey]
 
 SMALL = 64  # entries; so few are copied as quickly as anything else is done with them
 RECENT_MAX = 64  # changes that a table carries along; a large one more, by its square root
+ROW_RECENT_MAX = 24  # changes that a row carries along
 
 
 class Table(Mapping[K, V]):
@@ -166,6 +167,62 @@ def _laid_over(base: dict[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
     return entries
 
 
+class Row(Mapping[K, V]):
+    """A row of `Pairs`. It is written while a table is made, and read-only once it is part of it.
+
+    One on a node that has hundreds of jobs is copied for each that comes or goes, so it shares most
+    of its entries as tables do.
+    """
+
+    __slots__ = ("_base", "_length", "_recent")
+
+    def __init__(self) -> None:
+        self._base: dict[K, V] = {}
+        self._recent: dict[K, V | None] = {}  # None is a gap
+        self._length = 0
+
+    def copy(self) -> Self:
+        new = type(self).__new__(type(self))
+        if len(self._recent) < ROW_RECENT_MAX:
+            new._base, new._recent = self._base, self._recent.copy()
+        else:
+            new._base, new._recent = _laid_over(self._base, self._recent), {}
+        new._length = self._length
+        return new
+
+    def put(self, key: K, value: V | None, more: int) -> None:
+        """Enter something, or None; ``more`` is by how many entries there are more then."""
+        self._recent[key] = value
+        self._length += more
+
+    def __getitem__(self, key: K) -> V:
+        value = self._recent[key] if key in self._recent else self._base[key]
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._all())
+
+    def items(self) -> ItemsView[K, V]:
+        return self._all().items()
+
+    def keys(self) -> KeysView[K]:
+        return self._all().keys()
+
+    def values(self) -> ValuesView[V]:
+        return self._all().values()
+
+    def _all(self) -> dict[K, V]:
+        return _laid_over(self._base, self._recent)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._all()!r})"
+
+
 class Pairs(Mapping[Pair, V], Generic[V]):
     """Entries by (node, job), in rows by node and in rows by job."""
 
@@ -173,7 +230,7 @@ class Pairs(Mapping[Pair, V], Generic[V]):
 
     def __init__(
         self,
-        by_node: Table[NodeName, dict[JobKey, V]],
+        by_node: Table[NodeName, Row[JobKey, V]],
         by_job: Table[JobKey, dict[NodeName, V]],
         length: int,
     ) -> None:
@@ -187,7 +244,7 @@ class Pairs(Mapping[Pair, V], Generic[V]):
 
     def changed(self, updates: Mapping[Pair, V | None]) -> Self:
         """These pairs as they shall be; None takes one away. Only their rows are copied."""
-        nodes: dict[NodeName, dict[JobKey, V]] = {}
+        nodes: dict[NodeName, Row[JobKey, V]] = {}
         jobs: dict[JobKey, dict[NodeName, V]] = {}
         length = self._length
         for (node, job), value in updates.items():
@@ -199,26 +256,27 @@ class Pairs(Mapping[Pair, V], Generic[V]):
             if column is None:
                 there = self._by_job.get(job)
                 column = jobs[job] = self._new_column() if there is None else there.copy()
-            old = row.get(job)
-            if value is None:
-                row.pop(job, None)
-                column.pop(node, None)
-            else:
-                row[job] = column[node] = value
-            length += (value is not None) - (old is not None)
+            old = column.get(node)
+            if value is not None:
+                column[node] = value
+            elif old is not None:
+                del column[node]
+            more = (value is not None) - (old is not None)
+            row.put(job, value, more)
+            length += more
             self._book(row, column, old, value)
         by_node = self._by_node.changed({node: row or None for node, row in nodes.items()})
         by_job = self._by_job.changed({job: column or None for job, column in jobs.items()})
         return type(self)(by_node, by_job, length)
 
-    def _new_row(self) -> dict[JobKey, V]:
-        return {}
+    def _new_row(self) -> Row[JobKey, V]:
+        return Row()
 
     def _new_column(self) -> dict[NodeName, V]:
         return {}
 
     def _book(
-        self, row: dict[JobKey, V], column: dict[NodeName, V], old: V | None, new: V | None
+        self, row: Row[JobKey, V], column: dict[NodeName, V], old: V | None, new: V | None
     ) -> None:
         """For tables whose rows keep sums of what is in them."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ozymandias.core.routes import Names, dns_records
+from ozymandias.model.assignments import NO_JOB
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange
@@ -135,8 +136,11 @@ class _Writer:
 
     def _assignments(self) -> None:
         after, unknown = self.after.assigned, self.before.unknown
+        last, there = None, NO_JOB  # a job, and where it is
         for node, job in self.batch.reach.pairs:
-            assignment = after.on(node).get(job)
+            if job is not last:
+                last, there = job, after.of_job(job)
+            assignment = there.get(node)
             key = keys.assignment(node, job)
             if assignment is None:
                 self._delete(key)
