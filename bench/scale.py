@@ -33,7 +33,11 @@ def measure_limit(size: Size, instances: int, max_per_node: int) -> float:
         writer.ask("register", nodes=size.nodes)
         before = alone.etcd_cpu_seconds()
         found = writer.ask(
-            "write", instances=instances, max_per_node=max_per_node, seconds=size.limit_seconds
+            "write",
+            instances=instances,
+            max_per_node=max_per_node,
+            jobs=size.jobs,
+            seconds=size.limit_seconds,
         )
         used = alone.etcd_cpu_seconds() - before
     rate = float(found["placements_per_second"])

@@ -5,8 +5,8 @@ head and version, for every node of it the ledger and the assignment; the fence,
 job and its version, every ledger's revision and every node's presence are compared. Which instances
 of a job share a node, and how many jobs share a node within a transaction, is as the scheduler has
 it: it decides some jobs before the clock starts (`bench/scaling/layout.py`), and all values are
-encoded by then. So what is measured is the client's call and etcd. The best of one and of two
-transactions under way is the limit.
+encoded by then. So what is measured is the client's call and etcd, filled as the run will fill it;
+with one or two transactions under way, whichever is quicker.
 
     python -m bench.scaling.limit ENDPOINTS
 """
@@ -14,8 +14,8 @@ transactions under way is the limit.
 import asyncio
 import itertools
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import uvloop
@@ -33,8 +33,8 @@ from ozymandias.store.etcd import EtcdStore, Timeouts
 PATIENT = Timeouts(attempt=30.0, call=60.0)  # of a machine that others keep busy
 BYTES_MAX = 1_300_000  # of the 1.5 MiB that etcd takes in one request
 COMPARES_MAX = 8000  # of the 8192 that our etcds are started with
-TRIAL = 3  # transactions, to learn how many there is time for
-READY_MAX = 300
+TRIAL = 20  # transactions, to learn how many are best under way
+READY_MAX = 100  # that are made before they are sent, off the clock
 FENCE_TTL_SECONDS = 600
 UID = "0123456789abcdef"
 COMMIT = "fedcba9876543210"
@@ -79,19 +79,20 @@ class Writer:
         self._presences = dict(self._revisions)
         return {"nodes": nodes}
 
-    async def do_write(self, instances: int, max_per_node: int, seconds: float) -> Answer:
-        """Jobs of so many instances; the better of one and two at once."""
+    async def do_write(
+        self, instances: int, max_per_node: int, jobs: int, seconds: float
+    ) -> Answer:
+        """So many jobs or more, for so long or longer: etcd is the slower the more it holds."""
         layouts = decided(len(self._revisions), instances, max_per_node)
         making = self._transactions(instances, itertools.cycle(layouts))
-        trial = await self._run(list(itertools.islice(making, TRIAL)), depth=1)
-        count = min(READY_MAX, max(TRIAL, int(TRIAL * seconds / trial["seconds"])))
-        ready = list(itertools.islice(making, 2 * count))
-        answers = [
-            await self._run(ready[:count], depth=1),
-            await self._run(ready[count:], depth=2),
-        ]
-        best = max(answers, key=lambda answer: float(answer["placements_per_second"]))
-        return {**best, "pairs": sum(map(len, layouts)) / len(layouts)}
+        trials = [await self._run(list(itertools.islice(making, TRIAL)), n) for n in (1, 2)]
+        depth = max(trials, key=_rate)["depth"]
+        sums: Counter[str] = Counter()
+        while sums["placed"] < jobs * instances or sums["seconds"] < seconds:
+            part = await self._run(list(itertools.islice(making, READY_MAX)), depth)
+            sums.update({name: part[name] for name in ("placed", "seconds", "transactions")})
+        pairs = sum(map(len, layouts)) / len(layouts)
+        return {**sums, "placements_per_second": _rate(sums), "depth": depth, "pairs": pairs}
 
     async def _run(self, ready: list[Raw], depth: int) -> Answer:
         """So many under way, none of them beside one that rewrites the same ledger."""
@@ -108,13 +109,7 @@ class Writer:
                 under_way.append((raw, group.create_task(self._send(raw))))
         answer = used.answer()
         placed = sum(raw.placed for raw in ready)
-        return {
-            **answer,
-            "placed": placed,
-            "placements_per_second": placed / answer["seconds"],
-            "transactions": len(ready),
-            "depth": depth,
-        }
+        return {**answer, "placed": placed, "transactions": len(ready), "depth": depth}
 
     async def _send(self, raw: Raw) -> None:
         compare = [*self._fence]
@@ -188,6 +183,10 @@ def _job_puts(number: int, instances: int, chosen: list[tuple[int, Slots]]) -> l
         )
         puts.append(Put(keys.assignment(node_name(node), job.key), codec.encode((group,))))
     return puts
+
+
+def _rate(answer: Mapping[str, float]) -> float:
+    return answer["placed"] / answer["seconds"]
 
 
 def _ledger(number: int) -> Ledger:

@@ -28,7 +28,7 @@ class Size:
     peer_jobs: int  # of ten instances, by one peer and by all of them
     lost_nodes: int
     followers: int
-    limit_seconds: float  # of each measurement of the limit
+    limit_seconds: float  # at least, of each measurement of the limit
     is_beside: bool = False  # nodes report while jobs are still being placed, not afterwards
 
     @classmethod

@@ -30,7 +30,7 @@ from ozymandias.core.rooms import NOW, NOW_OR_SOON, Room, Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, OnPartition
-from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -71,7 +71,13 @@ def plan_drain(snapshot: Snapshot, now: float) -> Plan | None:
 
 def drained_nodes(snapshot: Snapshot) -> frozenset[NodeName]:
     """Those that are to become empty and are there; what a lost one had, repair moves."""
-    return frozenset(n for n, node in snapshot.nodes.items() if node.ledger.drain and node.is_alive)
+    return frozenset(
+        name for name, node in snapshot.nodes_where(_has_drain).items() if node.is_alive
+    )
+
+
+def _has_drain(node: Node) -> bool:
+    return node.ledger.drain is not None
 
 
 def jobs_on_drained(snapshot: Snapshot) -> frozenset[JobKey]:
@@ -112,7 +118,7 @@ def next_deadline(snapshot: Snapshot, now: float) -> float | None:
     """When the next drain that is not done reaches its deadline; wall clock."""
     times = [
         drain.deadline
-        for name, node in snapshot.nodes.items()
+        for node in snapshot.nodes_where(_has_drain).values()
         if (drain := node.ledger.drain) and drain.deadline > now and node.is_alive
     ]
     return min(times, default=None)

@@ -21,7 +21,6 @@ from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Table
 
 NOTES_MAX = 32  # per job: a head stays small
 
@@ -82,17 +81,17 @@ def _lacks_of(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> Iterat
             yield Lack(job=record.key, node=node, slots=slots, given_up=found)
 
 
-def _noted_jobs(jobs: Mapping[JobKey, JobRecord]) -> tuple[JobKey, ...]:
-    return tuple(key for key, record in jobs.items() if record.head.drift)
-
-
 # Since when ---------------------------------------------------------------------------------------
+
+
+def _is_noted(record: JobRecord) -> bool:
+    return bool(record.head.drift)
 
 
 def plan_drift(snapshot: Snapshot, now: float) -> Plan | None:
     """Note what is given up since now, and forget what no longer is; one job at a time."""
     keys = particular_jobs(snapshot)
-    noted = Table.of(snapshot.jobs).find("noted", _noted_jobs)
+    noted = snapshot.jobs_where(_is_noted)
     assignments = assignments_by_job(snapshot, keys) if keys else {}
     for key in sorted({*keys, *noted}):
         record = snapshot.jobs[key]

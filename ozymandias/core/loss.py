@@ -14,7 +14,7 @@ and one that went missing a short while ago, whose work may have been moved alre
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from ozymandias.model.node import NodeName
+from ozymandias.model.node import Node, NodeName
 from ozymandias.model.snapshot import Snapshot
 
 BREAKER_SECONDS = 60.0
@@ -44,7 +44,11 @@ def alive_in(snapshot: Snapshot) -> frozenset[NodeName]:
 
 
 def _alive(snapshot: Snapshot) -> frozenset[NodeName]:
-    return frozenset([name for name, node in snapshot.nodes.items() if node.presence is not None])
+    return frozenset(snapshot.nodes).difference(snapshot.nodes_where(_is_missing))
+
+
+def _is_missing(node: Node) -> bool:
+    return node.presence is None
 
 
 def judge_loss(

@@ -16,7 +16,7 @@ to go; without it the surplus rule of rollouts would stop the new one, which is 
 Never two of a job at a time: its head has room for one note, and every start rewrites the head.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ozymandias.core.buckets import Buckets, assignments_by_job, is_system, sort_job
 from ozymandias.core.budget import budget_of
@@ -30,7 +30,6 @@ from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Table
 
 PATIENCE_SECONDS = 120.0  # for the new one to be healthy
 PEACE_SECONDS = 600.0  # after a move that was given up
@@ -50,11 +49,11 @@ def is_at_peace(head: JobHead, now: float) -> bool:
 
 
 def moving_jobs(snapshot: Snapshot) -> tuple[JobKey, ...]:
-    return Table.of(snapshot.jobs).find("moving", _moving)
+    return tuple(sorted(snapshot.jobs_where(_moves)))
 
 
-def _moving(jobs: Mapping[JobKey, JobRecord]) -> tuple[JobKey, ...]:
-    return tuple(sorted(key for key, record in jobs.items() if is_moving(record.head)))
+def _moves(record: JobRecord) -> bool:
+    return is_moving(record.head)
 
 
 def leaving(snapshot: Snapshot) -> Iterator[Assigned]:

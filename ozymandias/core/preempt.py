@@ -43,7 +43,7 @@ from ozymandias.core.upkeep import starved_first
 from ozymandias.core.victims import Candidate, fewest
 from ozymandias.model.instance import Assigned, InstanceId, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobName, JobRecord, Namespace
-from ozymandias.model.node import Demand, Displaced, NodeName
+from ozymandias.model.node import Demand, Displaced, Node, NodeName
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -132,8 +132,7 @@ class Displacing:
         }
         spared = {
             InstanceId(JobKey(Namespace(r.namespace), JobName(r.job)), r.slot)
-            for node in snapshot.nodes.values()
-            for r in node.ledger.displaced
+            for r in displaced_in(snapshot)
             if self._lately.is_recent(r)
         }
         floored = [key for key in lower if _has_floor(snapshot.jobs[key])]
@@ -362,6 +361,17 @@ def could_displace(
     missing = head.wanted - len(placed)
     displacing = Displacing(snapshot, rooms, lately, job.priority)
     return len(displacing.make_room(winner, placed, missing)) == missing
+
+
+def displaced_in(snapshot: Snapshot) -> list[Displaced]:
+    """What ledgers say of instances that had to leave."""
+    return [
+        r for node in snapshot.nodes_where(_has_displaced).values() for r in node.ledger.displaced
+    ]
+
+
+def _has_displaced(node: Node) -> bool:
+    return bool(node.ledger.displaced)
 
 
 def _fits_somewhere(snapshot: Snapshot, job: Job) -> bool:

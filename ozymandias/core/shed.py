@@ -63,10 +63,14 @@ def leavable(snapshot: Snapshot, name: NodeName) -> list[Assigned]:
 
 
 def _asking(snapshot: Snapshot) -> Iterator[Node]:
-    for _, node in sorted(snapshot.nodes.items()):
+    for _, node in sorted(snapshot.nodes_where(_is_tainted).items()):
         load = node.load
-        if node.is_alive and load and load.taint and load.shed_to >= 0 and not node.ledger.drain:
+        if node.is_alive and load and load.shed_to >= 0 and not node.ledger.drain:
             yield node
+
+
+def _is_tainted(node: Node) -> bool:
+    return bool(node.load and node.load.taint)
 
 
 def _is_beyond(snapshot: Snapshot, node: Node) -> bool:

@@ -9,7 +9,7 @@ A change goes node by node, healthy before the next, always in place: the new in
 slot of the old one until that is gone, so a node never has two of them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ozymandias.core.buckets import (
@@ -28,13 +28,12 @@ from ozymandias.core.placement import Placement
 from ozymandias.core.rooms import Room, Rooms
 from ozymandias.core.rules import outside, pools_of
 from ozymandias.model.instance import Assigned, SlotState
-from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, NetworkMode
+from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, NetworkMode
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit, Pending, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Table
 from ozymandias.model.units import format_size
 
 
@@ -114,16 +113,11 @@ def plan_system(snapshot: Snapshot, now: float | None = None) -> Plan | None:
 
 
 def _system_jobs(snapshot: Snapshot) -> tuple[JobKey, ...]:
-    return Table.of(snapshot.jobs).find("system", _by_priority)
-
-
-def _by_priority(jobs: Mapping[JobKey, JobRecord]) -> tuple[JobKey, ...]:
+    """Those of the highest priority first."""
     found = [
-        (-current.job.priority, key)
-        for key, record in jobs.items()
-        if (current := record.current) is not None
-        and current.job.kind is JobKind.SYSTEM
-        and not record.head.deleting
+        (-record.current.job.priority, key)
+        for key, record in snapshot.jobs_where(is_system).items()
+        if record.current is not None and not record.head.deleting
     ]
     return tuple(key for _, key in sorted(found))
 

@@ -379,11 +379,7 @@ def _move(
 
 def plan_tidy(snapshot: Snapshot) -> Plan | None:
     """End a stopped job whose last instance is gone; forget versions that nobody names any more."""
-    worth_a_look = [
-        key
-        for key, record in sorted(snapshot.jobs.items())
-        if record.head.deleting or len(record.versions) > VERSIONS_KEPT
-    ]
+    worth_a_look = sorted(snapshot.jobs_where(_is_untidy))
     assignments = assignments_by_job(snapshot, worth_a_look)
     for key in worth_a_look:
         record, found = snapshot.jobs[key], assignments[key]
@@ -397,6 +393,10 @@ def plan_tidy(snapshot: Snapshot) -> Plan | None:
                 job=JobChange(key=key, head=None if over else record.head, drop_versions=forgotten),
             )
     return None
+
+
+def _is_untidy(record: JobRecord) -> bool:
+    return record.head.deleting or len(record.versions) > VERSIONS_KEPT
 
 
 def _names(edits: Iterable[Edit]) -> str:

@@ -47,14 +47,19 @@ def plan_admit(snapshot: Snapshot) -> Plan | None:
     same by chance: then the entry waits until what stops there is gone.
     """
     edits: list[Edit] = []
-    uneven = (n for n in snapshot.nodes.values() if n.ledger.held != n.ledger.promised)
-    for node in sorted(filter(_is_narrow, uneven), key=lambda node: node.name):
+    for _, node in sorted(snapshot.nodes_where(_is_uneven).items()):
+        if not _is_narrow(node):
+            continue
         here = snapshot.instances_on(node.name)
         waiting = [a for a in here if a.state is SlotState.WAITING]
         edits += _promote(snapshot, waiting, Room.of(node), set()) if waiting else ()
     if not edits:
         return None
     return Plan(reason="what was waited for is vacated", edits=tuple(edits))
+
+
+def _is_uneven(node: Node) -> bool:
+    return node.ledger.held != node.ledger.promised
 
 
 def _is_narrow(node: Node) -> bool:

@@ -4,7 +4,7 @@ Wall clocks of hosts may differ by any amount, so a record's age counts from her
 finds as it starts counts as new: it can only be late in displacing somebody again, never early.
 """
 
-from ozymandias.core.preempt import AGAIN_SECONDS, Lately
+from ozymandias.core.preempt import AGAIN_SECONDS, Lately, displaced_in
 from ozymandias.model.node import Displaced
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Clock
@@ -17,7 +17,7 @@ class Displacements:
 
     def look(self, snapshot: Snapshot) -> None:
         """Take in what ledgers say now, and forget what they no longer do."""
-        there = [r for node in snapshot.nodes.values() for r in node.ledger.displaced]
+        there = displaced_in(snapshot)
         if there or self._seen:
             now = self._clock.boot()
             self._seen = {record: self._seen.get(record, now) for record in there}

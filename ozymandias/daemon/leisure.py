@@ -13,11 +13,12 @@ all the time nobody waits for a suggestion, and it is looked for now and then.
 from collections.abc import Mapping
 
 from ozymandias.core.arbiter import Leisure
+from ozymandias.core.inventory import changed_between
 from ozymandias.core.moves import is_at_peace, next_patience
 from ozymandias.core.rebalance import STEADY_SECONDS, TRIES_MAX, Search
 from ozymandias.model.instance import Assignment
 from ozymandias.model.job import JobKey
-from ozymandias.model.node import NodeName
+from ozymandias.model.node import Node, NodeName
 from ozymandias.model.settings import RebalanceMode
 from ozymandias.model.snapshot import Snapshot
 
@@ -28,12 +29,14 @@ LOOKED_AT_MAX = 5_000  # instances, in a look for what could be suggested
 ROOMS_MAX = 50_000  # nodes that such a look asks whether they would be better, all tries together
 TRIES_MIN = 10
 LATER_SECONDS = 30.0  # between two looks for what waits by the wall clock, which may be set
+NEVER = (-1, 0.0)
 
 
 class Pace:
     def __init__(self, steady_seconds: float = STEADY_SECONDS) -> None:
         self._steady_seconds = steady_seconds
         self._there_since: dict[NodeName, tuple[int, float]] = {}  # epoch, and since when
+        self._nodes: Mapping[NodeName, Node] = {}  # of which that was noted
         self._revision = -1
         self._changed = 0.0
         self._assignments: Mapping[tuple[NodeName, JobKey], Assignment] = {}
@@ -62,16 +65,14 @@ class Pace:
         self._revision, self._changed = snapshot.revision, now
         if snapshot.assignments is not self._assignments:
             self._assignments, self._moved = snapshot.assignments, now
-        there = {
-            name: node.presence_revision
-            for name, node in snapshot.nodes.items()
-            if node.is_schedulable  # one that was under pressure has to be well for a while too
-        }
-        known = self._there_since
-        self._there_since = {
-            name: known[name] if name in known and known[name][0] == epoch else (epoch, now)
-            for name, epoch in there.items()
-        }
+        before, self._nodes = self._nodes, snapshot.nodes
+        for name in changed_between(before, snapshot.nodes):
+            node = snapshot.nodes.get(name)
+            # One that was under pressure has to be well for a while too.
+            if node is None or not node.is_schedulable:
+                self._there_since.pop(name, None)
+            elif self._there_since.get(name, NEVER)[0] != node.presence_revision:
+                self._there_since[name] = (node.presence_revision, now)
 
     def may_suggest(self, now: float) -> bool:
         """Whether it is time to look for a suggestion, which is done then."""

@@ -19,7 +19,7 @@ from ozymandias.daemon.leisure import Pace
 from ozymandias.daemon.membership import Membership, Session
 from ozymandias.model.instance import JobStatus
 from ozymandias.model.job import JobKey
-from ozymandias.model.node import NodeName
+from ozymandias.model.node import Node, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Clock, StoreError
@@ -284,14 +284,14 @@ def _is_same(snapshot: Snapshot, seen: Snapshot, plan: Plan) -> bool:
     )
 
 
+def _schedules(node: Node) -> bool:
+    return node.presence is not None and node.presence.schedules
+
+
 def delay(snapshot: Snapshot, what: str, node: NodeName) -> float:
     """How long this peer lets others go first: its rank among those that schedule times 50 ms."""
     order = sorted(
-        (
-            name
-            for name, peer in snapshot.nodes.items()
-            if peer.presence and peer.presence.schedules
-        ),
+        snapshot.nodes_where(_schedules),
         key=lambda name: hashlib.blake2b(f"{what}\0{name}".encode(), digest_size=8).digest(),
     )
     rank = order.index(node) if node in order else len(order)

@@ -12,7 +12,7 @@ from ozymandias.model.instance import Assigned, Assignment, InstanceStatus, JobS
 from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.settings import Settings
-from ozymandias.model.tables import Pairs
+from ozymandias.model.tables import Pairs, Table
 
 T = TypeVar("T")
 
@@ -55,6 +55,14 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
             self._found[what] = look(self)
         found: T = self._found[what]
         return found
+
+    def nodes_where(self, holds: Callable[[Node], Any]) -> Mapping[NodeName, Node]:
+        """The few nodes of which something holds, found by a look at those that changed."""
+        return Table.of(self.nodes).where(holds)
+
+    def jobs_where(self, holds: Callable[[JobRecord], Any]) -> Mapping[JobKey, JobRecord]:
+        """The few jobs of which something holds, found in the same way."""
+        return Table.of(self.jobs).where(holds)
 
     @property
     def assigned(self) -> Assignments:

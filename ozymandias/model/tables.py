@@ -53,11 +53,11 @@ class Table(Mapping[K, V]):
         base: dict[K, V],
         recent: dict[K, V | None],
         length: int,
-        facts: dict[str, Any] | None = None,
+        facts: dict[Hashable, Any] | None = None,
     ) -> None:
         self._base, self._recent, self._length = base, recent, length
         # What was found out about the shared entries, for all tables that share them.
-        self.facts: dict[str, Any] = {} if facts is None else facts
+        self.facts: dict[Hashable, Any] = {} if facts is None else facts
         self._found: dict[Hashable, Any] = {}
         self._whole: dict[K, V] | None = None
         # The table that it was made from, and what is different from there.
@@ -100,6 +100,22 @@ class Table(Mapping[K, V]):
             self._found[what] = look(self)
         found: T = self._found[what]
         return found
+
+    def where(self, holds: Callable[[V], Any]) -> dict[K, V]:
+        """The few entries of which something holds, by a function that is known by name.
+
+        What is shared is looked at once for all tables that share it.
+        """
+        if holds not in self._found:
+            if holds not in self.facts:
+                shared = {key: value for key, value in self._base.items() if holds(value)}
+                self.facts[holds] = shared
+            recent = self._recent
+            found = {k: v for k, v in self.facts[holds].items() if k not in recent}
+            found |= {k: v for k, v in recent.items() if v is not None and holds(v)}
+            self._found[holds] = found
+        few: dict[K, V] = self._found[holds]
+        return few
 
     @property
     def shared(self) -> Mapping[K, V]:

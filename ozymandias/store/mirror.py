@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 PAUSE_SECONDS = 0.02
 PAUSE_SECONDS_EACH = 0.0003  # more for every assignment in the cluster
+PAUSE_SECONDS_NODE = 0.00002  # more for every node
 PAUSE_SECONDS_MAX = 2.0
 # Nobody's schedule relies on these: what a node tells of itself, and the log.
 UNSCHEDULED = (keys.STATUS, keys.LOADS, keys.EVENTS, keys.DECISIONS)
@@ -148,12 +149,18 @@ class Mirror:
             self._waking = None
         if self._waking is None:
             loop = asyncio.get_running_loop()
-            size = 0 if is_loss else len(self._snapshot.assignments)
-            due = self._woken + min(PAUSE_SECONDS + PAUSE_SECONDS_EACH * size, PAUSE_SECONDS_MAX)
+            due = self._woken + (PAUSE_SECONDS if is_loss else self._pause())
             if not self._patient or loop.time() >= due:
                 self._wake(loop)
             else:
                 self._waking = loop.call_at(due, self._wake, loop)
+
+    def _pause(self) -> float:
+        """Between two looks at the whole cluster: some times as long as one takes."""
+        snapshot = self._snapshot
+        more = PAUSE_SECONDS_EACH * len(snapshot.assignments)
+        more += PAUSE_SECONDS_NODE * len(snapshot.nodes)
+        return min(PAUSE_SECONDS + more, PAUSE_SECONDS_MAX)
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
         self._waking = None
