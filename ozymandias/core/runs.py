@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ozymandias.core.inventory import ENDLESS, PLACING, start_of
 from ozymandias.core.placement import Ask, Placement, company_words, cpu_term, share_of
-from ozymandias.core.rooms import RUNNING, cpu_limit, load_class
+from ozymandias.core.rooms import RUNNING, UNCOUNTED, load_class
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.part import Part
 from ozymandias.model.units import format_size
@@ -37,6 +37,7 @@ def place_runs(
     limit, share = rules.asked.max_per_node or ENDLESS, share_of(ask.wanted)
     order = PLACING.inventory_of(nodes, ask.demand, rules.target_percent)
     start, against = start_of(str(ask.job), ask.version), rules.against
+    cpu_millis = ask.demand.cpu_millis
     found: list[Placement] = []
     taken: dict[NodeName, int] = {}  # by now
     told: dict[tuple[object, ...], _Why] = {}  # of nodes that are alike
@@ -48,11 +49,14 @@ def place_runs(
             continue
         node = nodes[name]
         ledger = node.ledger
-        limits = ledger.capacity, ledger.reserve
-        alike = (same, before, ledger.promised, ledger.held, limits, node.load)
+        used, held = ledger.promised.resources, ledger.held.resources
+        memory = ledger.capacity.memory_bytes - ledger.reserve.memory_bytes
+        cores = (used.cpu_millis, ledger.allocatable.cpu_millis) if cpu_millis else None
+        load = load_class(node.load) if node.load else 0
+        alike = (same, before, used.memory_bytes, held.memory_bytes, memory, cores, load)
         why = told.get(alike)
         if why is None:
-            why = told[alike] = _why(node, ask, same, before)
+            why = told[alike] = _why(ask, *alike)
         words, score = why
         reason = f"{name} has {words}"
         found.append(Placement(node=name, state=RUNNING, reason=reason, score=score, count=number))
@@ -63,21 +67,33 @@ def place_runs(
     return None
 
 
-def _why(node: Node, ask: Ask, same: int, before: int) -> _Why:
+def _why(
+    ask: Ask,
+    same: int,
+    before: int,
+    promised: int,
+    held: int,
+    limit: int,
+    processors: tuple[int, int] | None,
+    load: int,
+) -> _Why:
     """In the words that the first of the run would be given, after ``before`` others."""
-    ledger, demand = node.ledger, ask.demand
-    used, held = ledger.promised.resources, ledger.held.resources
-    memory, limit = demand.memory_bytes, ledger.capacity.memory_bytes - ledger.reserve.memory_bytes
-    free = limit - max(used.memory_bytes, held.memory_bytes) - before * memory
-    share = (used.memory_bytes + (before + 1) * memory) / max(1, limit)
+    demand = ask.demand
+    memory = demand.memory_bytes
+    free = limit - max(promised, held) - before * memory
+    share = (promised + (before + 1) * memory) / max(1, limit)
     cores: tuple[tuple[str, float], ...] = ()
-    if demand.cpu_millis:
-        taken = used.cpu_millis + before * demand.cpu_millis
-        cores = cpu_term(demand, taken, cpu_limit(ledger.allocatable))
+    if processors is not None:
+        taken, there = processors
+        cores = cpu_term(demand, taken + before * demand.cpu_millis, there or UNCOUNTED)
     is_below = 100 * share <= ask.rules.target_percent
-    company = company_words(ask, same)
-    words = f"{company} and {format_size(free)} of {format_size(limit)} memory free"
-    return words, _score(same, round(share, 4), is_below, cores, load_class(node.load))
+    words = f"{company_words(ask, same)} and {_free_words(free, limit)}"
+    return words, _score(same, round(share, 4), is_below, cores, load)
+
+
+@lru_cache(maxsize=4096)
+def _free_words(free: int, limit: int) -> str:
+    return f"{format_size(free)} of {format_size(limit)} memory free"
 
 
 @lru_cache(maxsize=4096)

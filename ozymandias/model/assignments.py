@@ -41,7 +41,8 @@ class OnNode(Row[JobKey, Assignment]):
         self.running = self.stopping = self.waiting = NOTHING  # sums of the slots in each state
 
     def copy(self) -> "OnNode":
-        new = super().copy()
+        new = OnNode.__new__(OnNode)
+        new._share(self)
         new.running, new.stopping, new.waiting = self.running, self.stopping, self.waiting
         return new
 

@@ -42,6 +42,7 @@ class Table(Mapping[K, V]):
         "_before",
         "_found",
         "_length",
+        "_prior",
         "_recent",
         "_touched",
         "_whole",
@@ -63,6 +64,7 @@ class Table(Mapping[K, V]):
         # The table that it was made from, and what is different from there.
         self._before: ref[Table[K, V]] | None = None
         self._touched: Collection[K] = ()
+        self._prior: dict[Hashable, Any] = {}  # what was found in that table
 
     @classmethod
     def of(cls, entries: Mapping[K, V]) -> "Table[K, V]":
@@ -83,7 +85,7 @@ class Table(Mapping[K, V]):
             table = Table(base, recent, length, self.facts)
         else:
             table = Table(_laid_over(base, recent), {}, length)
-        table._before, table._touched = ref(self), updates.keys()
+        table._before, table._touched, table._prior = ref(self), updates.keys(), self._found
         return table
 
     def touched_since(self, other: Mapping[K, V]) -> Collection[K] | None:
@@ -104,15 +106,18 @@ class Table(Mapping[K, V]):
     def where(self, holds: Callable[[V], Any]) -> dict[K, V]:
         """The few entries of which something holds, by a function that is known by name.
 
-        What is shared is looked at once for all tables that share it.
+        Only what changed is looked at: since the table that this was made from, if somebody asked
+        there, or else in what is shared, which is looked at once for all tables that share it.
         """
         if holds not in self._found:
-            if holds not in self.facts:
-                shared = {key: value for key, value in self._base.items() if holds(value)}
-                self.facts[holds] = shared
-            recent = self._recent
-            found = {k: v for k, v in self.facts[holds].items() if k not in recent}
-            found |= {k: v for k, v in recent.items() if v is not None and holds(v)}
+            known, newer = self._prior.get(holds), {key: self.get(key) for key in self._touched}
+            if known is None:
+                if holds not in self.facts:
+                    shared = {key: value for key, value in self._base.items() if holds(value)}
+                    self.facts[holds] = shared
+                known, newer = self.facts[holds], self._recent
+            found = {key: value for key, value in known.items() if key not in newer}
+            found |= {k: value for k, value in newer.items() if value is not None and holds(value)}
             self._found[holds] = found
         few: dict[K, V] = self._found[holds]
         return few
@@ -199,12 +204,15 @@ class Row(Mapping[K, V]):
 
     def copy(self) -> Self:
         new = type(self).__new__(type(self))
-        if len(self._recent) < ROW_RECENT_MAX:
-            new._base, new._recent = self._base, self._recent.copy()
-        else:
-            new._base, new._recent = _laid_over(self._base, self._recent), {}
-        new._length = self._length
+        new._share(self)
         return new
+
+    def _share(self, other: Self) -> None:
+        self._length, recent = other._length, other._recent
+        if len(recent) < ROW_RECENT_MAX:
+            self._base, self._recent = other._base, recent.copy()
+        else:
+            self._base, self._recent = _laid_over(other._base, recent), {}
 
     def put(self, key: K, value: V | None, more: int) -> None:
         """Enter something, or None; ``more`` is by how many entries there are more then."""
