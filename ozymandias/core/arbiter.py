@@ -16,7 +16,7 @@ from ozymandias.core.rebalance import STEADY_SECONDS, plan_rebalance
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.shed import plan_shed
 from ozymandias.core.system import plan_system
-from ozymandias.core.upkeep import plan_pending, plan_repair, plan_tidy
+from ozymandias.core.upkeep import plan_pending, plan_repair, plan_stopped, plan_tidy
 from ozymandias.core.vacate import plan_admit
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
@@ -49,13 +49,15 @@ def propose(
 ) -> Proposal | None:
     """The most urgent thing to be done, in this order; ``wall`` is the wall clock.
 
-    Repair, what has waited long enough, system jobs, shedding, drain, moves under way, rollout,
-    pending, preemption, tidying; and at leisure new moves, and notes of what is given up.
+    Repair, what has waited long enough, the rest of a stop, system jobs, shedding, drain, moves
+    under way, rollout, pending, preemption, tidying; and at leisure new moves, and notes of what
+    is given up.
     """
     if dead and (plan := plan_repair(snapshot, dead, fenced)):
         return Proposal(what="repair " + " ".join(sorted(dead)), plan=plan)
     for name, planner in (
         ("admit", plan_admit),
+        ("stop", plan_stopped),
         ("system", lambda snapshot: plan_system(snapshot, wall)),
         ("shed", plan_shed),
         ("drain", lambda snapshot: plan_drain(snapshot, wall)),

@@ -66,7 +66,7 @@ def plan_drain(snapshot: Snapshot, now: float) -> Plan | None:
     if not edits:
         return None
     nodes = ", ".join(sorted(drained))
-    return Plan(reason=f"drain of {nodes}", edits=tuple(edits))
+    return Plan(reason=f"drain of {nodes}", edits=tuple(edits), is_divisible=True)
 
 
 def drained_nodes(snapshot: Snapshot) -> frozenset[NodeName]:

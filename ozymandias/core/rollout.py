@@ -80,7 +80,9 @@ def plan_rollout(snapshot: Snapshot, now: float | None = None) -> Plan | None:
     if not edits:
         return None
     reason = "rollout of " + ", ".join(names)
-    return Plan(reason=reason, edits=tuple(edits), heeds_settings=now is not None)
+    return Plan(
+        reason=reason, edits=tuple(edits), heeds_settings=now is not None, is_divisible=True
+    )
 
 
 def _waits(

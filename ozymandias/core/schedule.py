@@ -15,8 +15,8 @@ What the peers do of their own accord, as far as it goes:
                   priorities have some                                   core/drain.py
     plan_rollout  the next step of a    core/rollout.py    plan_vacate   a node's pods are gone
                   change                                                 core/vacate.py
-    plan_tidy     nothing is left       core/upkeep.py     plan_shed     a host is under
-                                                                         pressure  core/shed.py
+    plan_stopped  jobs were stopped     core/upkeep.py     plan_shed     a host is under
+    plan_tidy     nothing is left       core/upkeep.py                   pressure  core/shed.py
 Which of those goes first is said by core/arbiter.py alone. What an operator sets on a node (cordon,
 drain, labels) is in core/nodes.py.
 """
@@ -37,7 +37,7 @@ from ozymandias.core.routes import Names, claims_of
 from ozymandias.core.rules import contradiction_in, rules_of, unknown_neighbour
 from ozymandias.core.runs import place_runs
 from ozymandias.core.system import pending_on, rooms_for_system, tend, tending_of
-from ozymandias.core.upkeep import pending_of, plan_pending, plan_repair, plan_tidy
+from ozymandias.core.upkeep import pending_of, plan_pending, plan_repair, plan_tidy, stops_of
 from ozymandias.core.vacate import plan_vacate
 from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, JobVersion
 from ozymandias.model.node import Demand, NodeName
@@ -260,6 +260,7 @@ def _scale(
                 stop(assigned, f"{key} is scaled to {instances}: {why}")
                 for assigned, why in leaving
             ),
+            is_divisible=True,  # what is left is more than wanted, which `plan_rollout` sees to
         )
     elif record.current is None:
         return problems.INTERNAL(f"The record of version {head.version} of {key} can't be read.")
@@ -323,18 +324,20 @@ def _place_all(
 
 
 def plan_stop(snapshot: Snapshot, key: JobKey) -> Plan | Problem:
-    """The job is marked as going, its instances stop, its ingress hosts are free for others."""
+    """The job is marked as going, its instances stop, its ingress hosts are free for others.
+
+    Of more instances than one transaction takes the others are left to `plan_stopped`.
+    """
     record = snapshot.jobs.get(key)
     if record is None:
         return _not_found(key)
     if record.head.deleting:
         return Plan(reason=f"{key} is stopping already")
-    buckets = sort_job(snapshot, key)
-    stopping = sorted((*buckets.current, *buckets.outdated), key=lambda a: a.slot)
-    is_over = not (buckets.live or buckets.stopping)
+    is_over = not snapshot.of(key)
     return Plan(
         reason=f"{key} is stopped",
-        edits=tuple(stop(assigned, f"{key} is stopped") for assigned in stopping),
+        edits=tuple(stops_of(snapshot, key)),
+        is_divisible=True,
         job=JobChange(
             key=key,
             head=None if is_over else replace(record.head, deleting=True, wanted=0),

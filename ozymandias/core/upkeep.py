@@ -23,7 +23,7 @@ from ozymandias.core.buckets import (
     per_node,
     sort_job,
 )
-from ozymandias.core.edits import new_instance, step
+from ozymandias.core.edits import new_instance, step, stop
 from ozymandias.core.fitting import describe, needs, shortfall
 from ozymandias.core.placement import Ask, most_that_fit, place
 from ozymandias.core.rescue import by_version, moved_in_runs
@@ -375,6 +375,30 @@ def _move(
 
 
 # Tidying ------------------------------------------------------------------------------------------
+
+
+def plan_stopped(snapshot: Snapshot) -> Plan | None:
+    """What still lives of jobs that were stopped.
+
+    It was more than one transaction takes, or on a node whose ledger could not be read then.
+    """
+    going = [key for key in sorted(snapshot.jobs_where(_is_going)) if snapshot.of(key).live]
+    edits = [edit for key in going for edit in stops_of(snapshot, key)]
+    if not edits:
+        return None
+    names = ", ".join(map(str, going))
+    return Plan(reason=f"{names}: stopped", edits=tuple(edits), is_divisible=True)
+
+
+def stops_of(snapshot: Snapshot, key: JobKey) -> list[Edit]:
+    """All that lives of a job ends, as far as it can be reached."""
+    buckets = sort_job(snapshot, key)
+    live = sorted((*buckets.current, *buckets.outdated), key=lambda a: a.slot)
+    return [stop(assigned, f"{key} is stopped") for assigned in live]
+
+
+def _is_going(record: JobRecord) -> bool:
+    return record.head.deleting
 
 
 def plan_tidy(snapshot: Snapshot) -> Plan | None:
