@@ -19,6 +19,8 @@
 Names of CoreDNS live beside, under /skydns, with labels in reverse (LEASE 2).
 """
 
+from functools import lru_cache
+
 from ozymandias.model.job import JobKey, JobName, Namespace
 from ozymandias.model.node import NodeName
 
@@ -129,6 +131,28 @@ def prefix_end(prefix: bytes) -> bytes:
 def parts(key: bytes, prefix: bytes) -> tuple[str, ...]:
     """The path segments of a key below a prefix. UnicodeDecodeError is a ValueError."""
     return tuple(key[len(prefix) :].decode().split("/"))
+
+
+# Keys name the same nodes and jobs again and again: a million of them share a few thousand names.
+NODES_KEPT = 2**14
+JOBS_KEPT = 2**16
+
+
+def node_and_job(key: bytes, prefix: bytes) -> tuple[NodeName, JobKey]:
+    """Whose assignment or status it is; ValueError for a key of another kind."""
+    node, _, job = key[len(prefix) :].partition(b"/")
+    return node_named(node), job_named(job)
+
+
+@lru_cache(NODES_KEPT)
+def node_named(name: bytes) -> NodeName:
+    return NodeName(name.decode())
+
+
+@lru_cache(JOBS_KEPT)
+def job_named(path: bytes) -> JobKey:
+    namespace, name = path.decode().split("/")
+    return job_key(namespace, name)
 
 
 def job_key(namespace: str, name: str) -> JobKey:

@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import heapq
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from ozymandias.model.event import EventRecord
@@ -280,7 +280,7 @@ class Mirror:
                 jobs.add(known.job)
                 self._changes.assignments[known.node, known.job] = known
             elif isinstance(known, Ledger):
-                self._enter_ledger(NodeName(key[len(keys.LEDGERS) :].decode()), known, revision)
+                self._enter_ledger(keys.node_named(key[len(keys.LEDGERS) :]), known, revision)
             else:
                 self._apply_decoded(KV(key, value, 0, revision, 0, 0), not value, known)
         if jobs:
@@ -316,7 +316,7 @@ class Mirror:
                 self._tell(known.job)
                 self._changes.assignments[known.node, known.job] = known
                 return
-            node, job = _node_and_job(key, keys.ASSIGNMENTS)
+            node, job = keys.node_and_job(key, keys.ASSIGNMENTS)
             self._tell(job)
             self._changes.assignments[node, job] = None
             if not deleted:
@@ -324,7 +324,7 @@ class Mirror:
                 assignment = Assignment(node=node, job=job, groups=groups)
                 self._changes.assignments[node, job] = assignment
         elif key.startswith(keys.STATUS):
-            node, job = _node_and_job(key, keys.STATUS)
+            node, job = keys.node_and_job(key, keys.STATUS)
             self._changes.statuses[node, job] = None
             if not deleted:
                 found = codec.decode_statuses(kv.value)
@@ -373,7 +373,7 @@ class Mirror:
             followed.add(job)
 
     def _apply_ledger(self, kv: KV, deleted: bool, known: Any) -> None:
-        name = NodeName(kv.key[len(keys.LEDGERS) :].decode())
+        name = keys.node_named(kv.key[len(keys.LEDGERS) :])
         if deleted:
             self._ledgers.pop(name, None)
             self._changes.nodes.add(name)
@@ -387,7 +387,7 @@ class Mirror:
 
     def _apply_node(self, kv: KV, deleted: bool) -> None:
         prefix = keys.NODES if kv.key.startswith(keys.NODES) else keys.LOADS
-        name = NodeName(kv.key[len(prefix) :].decode())
+        name = keys.node_named(kv.key[len(prefix) :])
         if prefix is keys.NODES:
             self.members_revision = kv.mod_revision
             self._presences.pop(name, None)
@@ -417,14 +417,14 @@ class Mirror:
 
     def _apply_job(self, kv: KV, deleted: bool, known: Any) -> None:
         if kv.key.startswith(keys.JOBS):
-            job = keys.job_key(*_two(keys.parts(kv.key, keys.JOBS)))
+            job = keys.job_named(kv.key[len(keys.JOBS) :])
             self._heads.pop(job, None)
             if not deleted:
                 head = self._read(JobHead, kv) if known is NOT_OURS else known
                 self._heads[job] = (head, kv.mod_revision)
         else:
-            namespace, name, number = keys.parts(kv.key, keys.VERSIONS)
-            job = keys.job_key(namespace, name)
+            path, _, number = kv.key[len(keys.VERSIONS) :].rpartition(b"/")
+            job = keys.job_named(path)
             versions = dict(self._versions.get(job, {}))
             versions.pop(int(number), None)
             if not deleted:
@@ -442,13 +442,3 @@ class Mirror:
                 head_revision=head_revision,
                 versions=self._versions.get(job, {}),
             )
-
-
-def _two(parts: Iterable[str]) -> tuple[str, str]:
-    first, second = parts
-    return first, second
-
-
-def _node_and_job(key: bytes, prefix: bytes) -> tuple[NodeName, JobKey]:
-    node, namespace, name = keys.parts(key, prefix)
-    return NodeName(node), keys.job_key(namespace, name)
