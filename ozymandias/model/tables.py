@@ -2,9 +2,9 @@
 
 A snapshot is taken after every change and handed to everybody, so a table must cost what the change
 touched and not what the cluster holds. `Table` is a mapping with few changes laid over many
-entries; `Pairs` is keyed by (node, job) and knows its rows of either kind. A row is a plain dict
-that nobody changes once it is part of a table; who has the same row as before knows, without
-looking, that nothing in it is different.
+entries; `Pairs` is keyed by (node, job) and knows its rows by node and its columns by job. Nobody
+changes those once they are part of a table; who has the same row as before knows, without looking,
+that nothing in it is different.
 """
 
 from collections.abc import (
@@ -33,21 +33,69 @@ RECENT_MAX = 64  # changes that a table carries along; a large one more, by its 
 ROW_RECENT_MAX = 24  # changes that a row carries along
 
 
-class Table(Mapping[K, V]):
+class Layered(Mapping[K, V]):
     """Many entries that are shared, and the few that changed since, where None is a gap."""
 
-    __slots__ = (
-        "__weakref__",
-        "_base",
-        "_before",
-        "_found",
-        "_length",
-        "_prior",
-        "_recent",
-        "_touched",
-        "_whole",
-        "facts",
-    )
+    __slots__ = ("_base", "_length", "_recent")
+
+    _base: dict[K, V]
+    _recent: dict[K, V | None]
+    _length: int
+
+    def __getitem__(self, key: K) -> V:
+        value = self._recent[key] if key in self._recent else self._base[key]
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """As every mapping's, without raising and catching for what is not there."""
+        if key in self._recent:
+            value = self._recent[key]
+            return default if value is None else value
+        return self._base.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        if key in self._recent:
+            return self._recent[key] is not None
+        return key in self._base
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._all())
+
+    def items(self) -> ItemsView[K, V]:
+        return self._all().items()
+
+    def keys(self) -> KeysView[K]:
+        return self._all().keys()
+
+    def values(self) -> ValuesView[V]:
+        return self._all().values()
+
+    def _all(self) -> dict[K, V]:
+        return _laid_over(self._base, self._recent)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._all()!r})"
+
+
+def _laid_over(base: dict[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
+    entries = base.copy()
+    for key, value in changes.items():
+        if value is None:
+            entries.pop(key, None)
+        else:
+            entries[key] = value
+    return entries
+
+
+class Table(Layered[K, V]):
+    """All of one kind: nodes, jobs, claims."""
+
+    __slots__ = ("__weakref__", "_before", "_found", "_prior", "_touched", "_whole", "facts")
 
     def __init__(
         self,
@@ -110,11 +158,14 @@ class Table(Mapping[K, V]):
         there, or else in what is shared, which is looked at once for all tables that share it.
         """
         if holds not in self._found:
-            known, newer = self._prior.get(holds), {key: self.get(key) for key in self._touched}
-            if known is None:
+            newer: Mapping[K, V | None]
+            if holds in self._prior:
+                known, newer = self._prior[holds], {key: self.get(key) for key in self._touched}
+            else:
                 if holds not in self.facts:
-                    shared = {key: value for key, value in self._base.items() if holds(value)}
-                    self.facts[holds] = shared
+                    self.facts[holds] = {
+                        k: value for k, value in self._base.items() if holds(value)
+                    }
                 known, newer = self.facts[holds], self._recent
             found = {key: value for key, value in known.items() if key not in newer}
             found |= {k: value for k, value in newer.items() if value is not None and holds(value)}
@@ -131,41 +182,6 @@ class Table(Mapping[K, V]):
     def recent(self) -> Mapping[K, V | None]:
         return self._recent
 
-    def __getitem__(self, key: K) -> V:
-        if key in self._recent:
-            value = self._recent[key]
-            if value is None:
-                raise KeyError(key)
-            return value
-        return self._base[key]
-
-    def get(self, key: K, default: Any = None) -> Any:
-        """As every mapping's, without raising and catching for what is not there."""
-        if key in self._recent:
-            value = self._recent[key]
-            return default if value is None else value
-        return self._base.get(key, default)
-
-    def __contains__(self, key: object) -> bool:
-        if key in self._recent:
-            return self._recent[key] is not None
-        return key in self._base
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._all())
-
-    def items(self) -> ItemsView[K, V]:
-        return self._all().items()
-
-    def keys(self) -> KeysView[K]:
-        return self._all().keys()
-
-    def values(self) -> ValuesView[V]:
-        return self._all().values()
-
     def _all(self) -> dict[K, V]:
         """For who looks at all of it, as nobody does at most tables."""
         if not self._recent:
@@ -174,33 +190,18 @@ class Table(Mapping[K, V]):
             self._whole = _laid_over(self._base, self._recent)
         return self._whole
 
-    def __repr__(self) -> str:
-        return f"Table({dict(self)!r})"
 
-
-def _laid_over(base: dict[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
-    entries = base.copy()
-    for key, value in changes.items():
-        if value is None:
-            entries.pop(key, None)
-        else:
-            entries[key] = value
-    return entries
-
-
-class Row(Mapping[K, V]):
+class Row(Layered[K, V]):
     """A row of `Pairs`. It is written while a table is made, and read-only once it is part of it.
 
     One on a node that has hundreds of jobs is copied for each that comes or goes, so it shares most
     of its entries as tables do.
     """
 
-    __slots__ = ("_base", "_length", "_recent")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._base: dict[K, V] = {}
-        self._recent: dict[K, V | None] = {}  # None is a gap
-        self._length = 0
+        self._base, self._recent, self._length = {}, {}, 0
 
     def copy(self) -> Self:
         new = type(self).__new__(type(self))
@@ -219,36 +220,9 @@ class Row(Mapping[K, V]):
         self._recent[key] = value
         self._length += more
 
-    def __getitem__(self, key: K) -> V:
-        value = self._recent[key] if key in self._recent else self._base[key]
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._all())
-
-    def items(self) -> ItemsView[K, V]:
-        return self._all().items()
-
-    def keys(self) -> KeysView[K]:
-        return self._all().keys()
-
-    def values(self) -> ValuesView[V]:
-        return self._all().values()
-
-    def _all(self) -> dict[K, V]:
-        return _laid_over(self._base, self._recent)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._all()!r})"
-
 
 class Pairs(Mapping[Pair, V], Generic[V]):
-    """Entries by (node, job), in rows by node and in rows by job."""
+    """Entries by (node, job), in rows by node and in columns by job."""
 
     __slots__ = ("_by_job", "_by_node", "_length")
 
@@ -330,17 +304,17 @@ class Pairs(Mapping[Pair, V], Generic[V]):
                         yield node, job
 
     def __getitem__(self, pair: Pair) -> V:
-        try:
-            return self._by_node[pair[0]][pair[1]]
-        except KeyError:
-            raise KeyError(pair) from None
+        value = self.get(pair)
+        if value is None:
+            raise KeyError(pair)
+        return value
 
     def get(self, pair: Pair, default: V | None = None) -> V | None:  # type: ignore[override]
-        row = self._by_node.get(pair[0])
-        return default if row is None else row.get(pair[1], default)
+        column = self._by_job.get(pair[1])
+        return default if column is None else column.get(pair[0], default)
 
     def __contains__(self, pair: object) -> bool:
-        return isinstance(pair, tuple) and pair[1] in self._by_node.get(pair[0], ())
+        return isinstance(pair, tuple) and pair[0] in self._by_job.get(pair[1], ())
 
     def __iter__(self) -> Iterator[Pair]:
         return ((node, job) for node, row in self._by_node.items() for job in row)

@@ -14,6 +14,11 @@ PAIRS = st.tuples(
     st.sampled_from([NodeName(f"n{i}") for i in range(4)]),
     st.sampled_from([JobKey(Namespace("default"), JobName(f"j{i}")) for i in range(4)]),
 )
+# Rows of many, that share their entries with those before them.
+WIDE = st.tuples(
+    st.sampled_from([NodeName("n1"), NodeName("n2")]),
+    st.sampled_from([JobKey(Namespace("default"), JobName(f"j{i}")) for i in range(60)]),
+)
 GROUPS = st.builds(
     Group,
     uid=st.sampled_from(["a", "b"]),
@@ -64,6 +69,24 @@ def test_a_table_is_the_dict_it_stands_for(steps: list[dict[int, int | None]]) -
         assert all((number in found) == (number in wanted) for number in range(300))
 
 
+def is_even(number: int) -> bool:
+    return number % 2 == 0
+
+
+@given(st.lists(st.tuples(NUMBERS, st.booleans()), max_size=8))
+def test_what_holds_of_few_is_found_by_what_changed(
+    steps: list[tuple[dict[int, int | None], bool]],
+) -> None:
+    """Whoever asked before and whoever did not, and each table keeps its own answer."""
+    made = [Table.of(dict.fromkeys(range(200), -1))]
+    for step, is_asked in steps:
+        if is_asked:
+            made[-1].where(is_even)
+        made.append(made[-1].changed(step))
+    for table in made:
+        assert table.where(is_even) == {n: v for n, v in table.items() if is_even(v)}
+
+
 @given(st.lists(NUMBERS, min_size=1, max_size=8), st.data())
 def test_what_differs_between_two_tables_was_touched_since(
     steps: list[dict[int, int | None]], data: st.DataObject
@@ -82,7 +105,13 @@ def test_what_differs_between_two_tables_was_touched_since(
     assert following.touched_since(one) == steps[0].keys()
 
 
-@given(st.lists(st.dictionaries(PAIRS, st.none() | st.integers()), max_size=8))
+@given(
+    st.lists(
+        st.dictionaries(PAIRS, st.none() | st.integers())
+        | st.dictionaries(WIDE, st.none() | st.integers(), max_size=60),
+        max_size=8,
+    )
+)
 def test_pairs_are_found_by_node_and_by_job(steps: list[dict[tuple, int | None]]) -> None:  # type: ignore[type-arg]
     """Rows of either kind hold the same entries, and a difference names the pairs that differ."""
     table: Pairs[int] = Pairs.of({})
@@ -98,6 +127,9 @@ def test_pairs_are_found_by_node_and_by_job(steps: list[dict[tuple, int | None]]
         by_job = {(n, j): v for j, row in table.by_job.items() for n, v in row.items()}
         assert by_node == by_job == expected
         assert all(table.by_node.values()) and all(row for _, row in table.by_job.items())
+        for row in table.by_node.values():
+            assert len(row) == len(row.keys()) and all(row[job] == row.get(job) for job in row)
+            assert all((job in row) is (job in row.keys()) for _, job in step)  # noqa: SIM118
 
 
 @given(st.lists(st.dictionaries(PAIRS, st.lists(GROUPS, max_size=3)), max_size=8))
