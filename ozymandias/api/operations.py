@@ -106,6 +106,8 @@ class Operations:
         job = self._parsed(data, file)
         snapshot = self._access.mirror.snapshot()
         decision = self._submit_decision(job, "00000000")(snapshot)
+        if isinstance(decision, Plan):
+            decision = await self._access.committer.rehearse(snapshot, decision) or decision
         plan = decision if isinstance(decision, Plan) else None
         record = snapshot.jobs.get(job.key)
         version = record.head.version if record else 0

@@ -40,11 +40,13 @@ from ozymandias.ports import (
     LeaseLost,
     Put,
     Store,
+    StoreError,
     TooLarge,
     TxnResult,
     Unavailable,
 )
 from ozymandias.problems import CONFLICT, PLAN_TOO_LARGE, Problem
+from ozymandias.store import keys
 from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLACES_MAX, PLANS_MAX, Batch
 from ozymandias.store.chain import Chain
 from ozymandias.store.changes import Offered
@@ -66,6 +68,9 @@ LOOKED_AT_MAX = 32  # values that a lost transaction brings back
 SHRINK, GROW = 0.25, 1.05
 
 NOTHING = Plan(reason="nothing to change")
+REHEARSED_MIN = 32  # places; any etcd takes so many at once
+REHEARSAL_SECONDS_MAX = 1.0
+NEVER = Compare(keys.FORMAT, "create", "=", -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +172,26 @@ class Committer:
         if not (self._waiting or self._deciding.locked() or self._sending.locked()):
             self._chain.let_go()
         return outcome
+
+    async def rehearse(self, snapshot: Snapshot, plan: Plan) -> Problem | None:
+        """Whether the store would take a plan, by its own word: the problem if it is too large.
+
+        It is asked with a compare that never holds, so that nothing is written. Who only wants to
+        know does not wait for a store that does not answer.
+        """
+        if plan.is_divisible or len(plan.pairs) <= REHEARSED_MIN:
+            return None
+        batch = Batch(snapshot, "")
+        batch.add(plan)
+        transaction = completed(drafted(batch, self._names), batch, (NEVER,))
+        try:
+            async with asyncio.timeout(REHEARSAL_SECONDS_MAX):
+                await self._store.txn(transaction.compare, transaction.then)
+        except TooLarge as error:
+            return _too_large(plan, str(error))
+        except (StoreError, TimeoutError):
+            pass
+        return None
 
     async def _take_turn(self, ticket: _Ticket) -> None:
         """Settle as many of those who wait as go into one transaction, the first in any case."""

@@ -327,6 +327,33 @@ def test_a_plan_that_is_too_large_is_a_problem_with_numbers() -> None:
     in_virtual_time(main)
 
 
+def test_whether_a_plan_is_too_large_is_known_beforehand() -> None:
+    """By the store's own word, which writes nothing; a store that is silent is not waited for."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=1024 * GIB) as (etcd, [peer]):
+            for n in range(300):
+                await peer.committer.commit(lambda s, n=n: creation(job(f"j{n:03}"), "n1", ()))
+            before, snapshot = etcd.revision, peer.mirror.snapshot()
+            found = {}
+            for number in (10, 40, 300):
+                plan = missing(number, is_divisible=False)(snapshot)
+                assert isinstance(plan, Plan)
+                found[number] = await peer.committer.rehearse(snapshot, plan)
+            assert found[10] is found[40] is None
+            assert found[300] is not None and found[300].kind is PLAN_TOO_LARGE
+            assert "300 instances in 300 places" in found[300].detail
+            assert etcd.revision == before
+
+            async def silence(*_: object) -> None:
+                await asyncio.Event().wait()
+
+            peer.store.txn = silence  # type: ignore[method-assign, assignment]
+            assert await peer.committer.rehearse(snapshot, plan) is None
+
+    in_virtual_time(main)
+
+
 def test_a_batch_of_one_takes_any_plan() -> None:
     """A plan larger than a batch may be is still a transaction of its own."""
 
