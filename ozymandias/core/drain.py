@@ -23,7 +23,7 @@ from ozymandias.core.buckets import (
     sort_job,
 )
 from ozymandias.core.budget import Budget, budget_of
-from ozymandias.core.edits import new_instance, stop
+from ozymandias.core.edits import EDITS_MAX, new_instance, stop
 from ozymandias.core.fitting import describe, needs, shortfall
 from ozymandias.core.placement import Ask, Placement, place
 from ozymandias.core.rooms import NOW, NOW_OR_SOON, Room, Rooms, rooms_of
@@ -63,10 +63,12 @@ def plan_drain(snapshot: Snapshot, now: float) -> Plan | None:
             rules=rules_of(snapshot, record.current.job, edits),
         )
         edits += moving.steps()
+        if len(edits) >= EDITS_MAX:
+            break  # the others have their turn next
     if not edits:
         return None
     nodes = ", ".join(sorted(drained))
-    return Plan(reason=f"drain of {nodes}", edits=tuple(edits), is_divisible=True)
+    return Plan(reason=f"drain of {nodes}", edits=tuple(edits))
 
 
 def drained_nodes(snapshot: Snapshot) -> frozenset[NodeName]:

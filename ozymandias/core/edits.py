@@ -8,6 +8,10 @@ from ozymandias.model.job import JobHead, JobKey
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import Edit, Run
 
+# Of a plan that goes on step by step. The steps of a job belong together (it stops here and waits
+# there), so such a plan is not cut later where a transaction is full.
+EDITS_MAX = 750
+
 
 def step(assigned: Assigned, after: SlotState | None, reason: str) -> Edit:
     """What happens next to an instance that is somewhere already."""

@@ -27,7 +27,7 @@ from ozymandias.core.buckets import (
 from ozymandias.core.budget import floor_of
 from ozymandias.core.choice import surplus_first
 from ozymandias.core.drain import WAITS, jobs_on_drained, keeps_volumes
-from ozymandias.core.edits import new_instance, step, stop
+from ozymandias.core.edits import EDITS_MAX, new_instance, step, stop
 from ozymandias.core.freeze import holds_back
 from ozymandias.core.moves import moving_jobs
 from ozymandias.core.placement import Ask, Placement, place
@@ -77,12 +77,12 @@ def plan_rollout(snapshot: Snapshot, now: float | None = None) -> Plan | None:
         if steps := next_step(rolling, rooms):
             edits += steps
             names.append(f"{key} to version {rolling.head.version}")
+        if len(edits) >= EDITS_MAX:
+            break  # the others have their turn next
     if not edits:
         return None
     reason = "rollout of " + ", ".join(names)
-    return Plan(
-        reason=reason, edits=tuple(edits), heeds_settings=now is not None, is_divisible=True
-    )
+    return Plan(reason=reason, edits=tuple(edits), heeds_settings=now is not None)
 
 
 def _waits(
@@ -163,7 +163,7 @@ def next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
         return list(_swap_stale(rolling, rooms))
     surplus = len(buckets.live) - rolling.head.wanted
     if surplus > 0:
-        return list(_stop_surplus(rolling, rooms, surplus))
+        return list(_stop_surplus(rolling, rooms, min(surplus, EDITS_MAX)))
     if rolling.keeps:
         return _replace_in_place(rolling, rooms)
     if rolling.is_exclusive:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import pytest
 
+from ozymandias.core import drain, rollout
 from ozymandias.core.arbiter import propose
 from ozymandias.core.nodes import plan_begin_drain
 from ozymandias.core.schedule import plan_restart, plan_scale, plan_stop, plan_submit
@@ -75,6 +75,18 @@ def test_what_could_not_be_reached_when_a_job_was_stopped_ends_later() -> None:
     assert WEB not in at_rest(snapshot, 3).jobs
 
 
+def test_of_many_surplus_instances_some_stop_at_a_time() -> None:
+    """As many as go into one transaction; the rest at the next step."""
+    many = rollout.EDITS_MAX + 250
+    snapshot = settled(submitted(cluster(n1="64G", n2="64G"), job(instances=many, memory="64M")))
+    head = replace(snapshot.jobs[WEB].head, wanted=10)
+    snapshot = replace(snapshot, jobs={WEB: replace(snapshot.jobs[WEB], head=head)})
+    first = planned(rollout.plan_rollout(snapshot))
+    assert len(first.edits) == rollout.EDITS_MAX
+    second = planned(rollout.plan_rollout(settled(after(snapshot, first))))
+    assert len(second.edits) == many - 10 - rollout.EDITS_MAX
+
+
 def restarted(snapshot: Snapshot) -> Plan | Problem:
     return plan_restart(snapshot, WEB)
 
@@ -89,20 +101,22 @@ def changed(snapshot: Snapshot) -> Plan | Problem:
 
 
 def emptied(snapshot: Snapshot) -> Plan | Problem:
-    drain = Drain(since=NOW, deadline=NOW + 60)
-    return plan_begin_drain(snapshot, NodeName("n0"), drain)
+    asked = Drain(since=NOW, deadline=NOW + 60)
+    return plan_begin_drain(snapshot, NodeName("n0"), asked)
 
 
-@settings(deadline=None)
-@given(st.integers(1, 4), st.sampled_from([restarted, fewer, changed, emptied]))
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+@pytest.mark.parametrize("ask", [restarted, fewer, changed, emptied])
 def test_what_is_done_in_parts_comes_to_the_same_end(
-    most: int, ask: Callable[[Snapshot], Plan | Problem]
+    most: int, ask: Callable[[Snapshot], Plan | Problem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever fits into one transaction, and whatever it is that is done."""
     snapshot = submitted(cluster(**NODES), job(instances=6), job("other", 5, "2G"))
     snapshot = settled(snapshot)
     asked = planned(ask(snapshot))
     whole = at_rest(settled(after(snapshot, asked)), 1000)
+    monkeypatch.setattr(rollout, "EDITS_MAX", most)
+    monkeypatch.setattr(drain, "EDITS_MAX", most)
     parts = at_rest(settled(after(snapshot, asked.first(most))), most)
     for wanted in (WEB, key("other")):
         found = [sorted(a.version for a in s.instances(wanted)) for s in (whole, parts)]
