@@ -122,8 +122,7 @@ class Inventory:
         held, promised = ledger.held.resources, ledger.promised.resources
         memory, used, in_use = demand.memory_bytes, promised.memory_bytes, held.memory_bytes
         limit = capacity.memory_bytes - reserve.memory_bytes
-        left = limit - (used if used >= in_use else in_use)
-        most = left // memory if memory else _times(memory, left)
+        most = _times(memory, limit - (used if used >= in_use else in_use))
         disk = capacity.disk_bytes - reserve.disk_bytes
         if demand.disk_bytes or promised.disk_bytes > disk or held.disk_bytes > disk:
             disk -= max(promised.disk_bytes, held.disk_bytes)
@@ -134,8 +133,7 @@ class Inventory:
         if most <= 0:
             return None
         limit = limit or 1
-        left = self._target * limit // 100 - used
-        below = left // memory if memory else _times(memory, left)
+        below = _times(memory, self._target * limit // 100 - used)
         if below <= 0:
             return self._beyond(node, 0, most)
         load = load_class(node.load) if node.load else 0

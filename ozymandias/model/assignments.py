@@ -15,7 +15,6 @@ from ozymandias.model.node import NodeName, Totals
 from ozymandias.model.tables import Pairs, Row
 
 NOTHING = Totals()
-RUNNING, STOPPING = SlotState.RUNNING, SlotState.STOPPING
 SLOTS_MAX = 2**20  # as far as they are kept as bits: a slot from the store may be any number
 
 
@@ -62,9 +61,9 @@ class OnNode(Row[JobKey, Assignment]):
     def count(self, group: Group, number: int) -> None:
         """So many more of these."""
         state, demand = group.state, group.demand
-        if state is RUNNING:
+        if state is SlotState.RUNNING:
             self.running = self.running.plus(demand, number)
-        elif state is STOPPING:
+        elif state is SlotState.STOPPING:
             self.stopping = self.stopping.plus(demand, number)
         else:
             self.waiting = self.waiting.plus(demand, number)
@@ -91,7 +90,8 @@ class OfJob(dict[NodeName, Assignment]):
     @property
     def live(self) -> int:
         """How many are running or waiting."""
-        return sum(n for kind, n in self.kinds.items() if kind.state is not STOPPING)
+        stopping = SlotState.STOPPING
+        return sum(n for kind, n in self.kinds.items() if kind.state is not stopping)
 
     @property
     def is_known_distinct(self) -> bool:

@@ -14,14 +14,13 @@ from sys import intern
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import force_setattr
 
 from ozymandias.model.decision import Decision
 from ozymandias.model.event import EventRecord
-from ozymandias.model.instance import Group, InstanceStatus, Slots
+from ozymandias.model.instance import Group, InstanceStatus, Slots, SlotState
 from ozymandias.model.job import JobHead, JobVersion
-from ozymandias.model.node import Ledger, Load, Presence
+from ozymandias.model.node import Demand, Ledger, Load, Presence
 from ozymandias.model.settings import Settings
 
 FORMAT_VERSION = 1
@@ -86,30 +85,33 @@ def encode(value: Any, unknown: Unknown | None = None) -> bytes:
     return msgspec.json.encode(_with(plain(value), unknown))
 
 
-class GroupsEncoder:
-    """Of assignments in a row: those of one job are nearly always alike but for their slots."""
+def encode_groups(groups: tuple[Group, ...]) -> bytes:
+    """An assignment: those of one job are nearly always alike but for the numbers of slots."""
+    if len(groups) != 1:
+        return _encoder.encode(groups)
+    (group,) = groups
+    head, tail = _around_slots(
+        group.uid, group.version, group.generation, group.state, group.demand
+    )
+    return head + str(group.slots).encode() + tail
 
-    def __init__(self) -> None:
-        self._last: Group | None = None
-        self._head = self._tail = b""  # what comes before and after the slots of one like it
 
-    def encode(self, groups: tuple[Group, ...]) -> bytes:
-        if len(groups) != 1:
-            return _encoder.encode(groups)
-        (group,), last = groups, self._last
-        if (
-            last is None
-            or group.demand is not last.demand
-            or group.uid is not last.uid
-            or group.version != last.version
-            or group.generation != last.generation
-            or group.state is not last.state
-        ):
-            marked = structs.replace(group, slots=Slots((_MARK,)))
-            name = b'"slots":"'  # in a value its quotes would not be bare
-            head, _, tail = _encoder.encode((marked,)).partition(b"%b%d" % (name, _MARK))
-            self._last, self._head, self._tail = group, head + name, tail
-        return self._head + str(group.slots).encode() + self._tail
+@lru_cache(maxsize=256)
+def _around_slots(
+    uid: str, version: int, generation: int, state: SlotState, demand: Demand
+) -> tuple[bytes, bytes]:
+    """What comes before and after the slots of a group."""
+    group = Group(
+        uid=uid,
+        version=version,
+        generation=generation,
+        state=state,
+        slots=Slots((_MARK,)),
+        demand=demand,
+    )
+    name = b'"slots":"'  # in a value its quotes would not be bare
+    head, _, tail = _encoder.encode((group,)).partition(b"%b%d" % (name, _MARK))
+    return head + name, tail
 
 
 def decode(kind: type[T], data: bytes) -> T:

@@ -136,7 +136,6 @@ class _Writer:
 
     def _assignments(self) -> None:
         after, unknown = self.after.assigned, self.before.unknown
-        encoder = codec.GroupsEncoder()
         last, there = None, NO_JOB  # a job, and where it is
         for node, job in self.batch.reach.pairs:
             if job is not last:
@@ -148,7 +147,7 @@ class _Writer:
             elif key in unknown:
                 self._put(key, assignment.groups, assignment)
             else:
-                value = encoder.encode(assignment.groups)
+                value = codec.encode_groups(assignment.groups)
                 self.then.append(Put(key, value))
                 self.written[key, value] = assignment
 
