@@ -141,6 +141,7 @@ class Committer:
         self._chain = Chain(mirror, clock)
         self._plans_max = float(PLANS_MAX)
         self._places_max = PLACES_MAX
+        self._places_known = REHEARSED_MIN  # the store takes so many at once: it was asked
         self._compares_max = COMPARES_MAX
         self._seen_first = 0  # a revision that the mirror must show before anything is decided
 
@@ -179,7 +180,7 @@ class Committer:
         It is asked with a compare that never holds, so that nothing is written. Who only wants to
         know does not wait for a store that does not answer.
         """
-        if plan.is_divisible or len(plan.pairs) <= REHEARSED_MIN:
+        if plan.is_divisible or len(plan.pairs) <= self._places_known:
             return None
         batch = Batch(snapshot, "")
         batch.add(plan)
@@ -187,6 +188,7 @@ class Committer:
         try:
             async with asyncio.timeout(REHEARSAL_SECONDS_MAX):
                 await self._store.txn(transaction.compare, transaction.then)
+            self._places_known = len(plan.pairs)
         except TooLarge as error:
             return _too_large(plan, str(error))
         except (StoreError, TimeoutError):
