@@ -29,7 +29,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Never, Protocol
+from typing import Any, Literal, Never, Protocol
 
 from msgspec import Struct
 
@@ -105,6 +105,16 @@ class Event(Struct, frozen=True, gc=False):
     kv: KV  # of a deletion: the key and the revision of the deletion
     deleted: bool
     prev: KV | None = None
+
+
+class Unread(Sequence[Event]):
+    """Events that are made of their messages when somebody looks at them.
+
+    ``messages`` are for who needs no more than key and value of most of many: they have a ``kv``
+    with these members. They are not to be kept: each holds the memory of all.
+    """
+
+    messages: Sequence[Any]
 
 
 class Listing(Struct, frozen=True):

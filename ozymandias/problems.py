@@ -74,6 +74,7 @@ INVALID_WHAT_IF = Kind("invalid-what-if", "The what-if can't be read", 422, EXIT
 INVALID_REPLAY = Kind("invalid-replay", "The file can't be replayed", 422, EXIT_USAGE)
 TOO_LARGE = Kind("too-large", "Request is too large", 413, EXIT_USAGE)
 UNAUTHORIZED = Kind("unauthorized", "Token is missing or wrong", 401, EXIT_FAILED)
+FORBIDDEN = Kind("forbidden", "The token may not do this", 403, EXIT_FAILED)
 RATE_LIMITED = Kind("rate-limited", "Too many requests", 429, EXIT_UNREACHABLE)
 HOST_NOT_ALLOWED = Kind(
     "host-not-allowed", "The API does not answer to this name", 421, EXIT_FAILED
@@ -96,6 +97,9 @@ NO_MATCHING_NODE = Kind(
 )
 NEIGHBOUR_NOT_FOUND = Kind(
     "neighbour-not-found", "A job to be near to is not there", 409, EXIT_NOT_FOUND
+)
+BURST_NODE_NOT_FOUND = Kind(
+    "burst-node-not-found", "A node for a burst is not there", 409, EXIT_NOT_FOUND
 )
 DRAIN_BLOCKED = Kind("drain-blocked", "Not everything on the node can move", 409, EXIT_DOES_NOT_FIT)
 NODE_DRAINING = Kind("node-draining", "The node is being drained", 409, EXIT_FAILED)

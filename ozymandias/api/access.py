@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ozymandias.core.arbiter import Leisure
 from ozymandias.core.preempt import Lately
 from ozymandias.core.routes import Names
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
+from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import (
     Ambiguous,
     Clock,
@@ -82,6 +84,8 @@ class Access:
     narrate: Callable[[Plan], None] = lambda plan: None
     # What this daemon knows of instances that were displaced.
     lately: Callable[[], Lately] = Lately
+    # What it would look at if it looked for moves now.
+    leisure: Callable[[Snapshot], Leisure] = lambda snapshot: Leisure()
 
 
 @contextmanager

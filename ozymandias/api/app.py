@@ -25,7 +25,17 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from ozymandias.api.audit import Audit
 from ozymandias.api.callers import Door, Tokens
-from ozymandias.api.guards import GUARD, REQUEST_ID, TABLE, Guard, admitted, audited, member, parsed
+from ozymandias.api.guards import (
+    GUARD,
+    REQUEST_ID,
+    TABLE,
+    Guard,
+    admitted,
+    audited,
+    member,
+    parsed,
+    permitted,
+)
 from ozymandias.api.limits import Limits
 from ozymandias.api.operations import Operations
 from ozymandias.api.problem_response import problem_response
@@ -58,9 +68,10 @@ _SILENT: web.AppKey[dict[int, asyncio.TimerHandle]] = web.AppKey("silent", dict)
 
 
 def make_app(operations: Operations, guard: Guard, relay: Relay | None = None) -> web.Application:
-    around = [_identified, _timed, _problems, acquainted, admitted, audited, member, parsed]
+    around = [_identified, _timed, _problems, acquainted]
+    guards = [admitted, audited, member, parsed, permitted]
     app = web.Application(
-        middlewares=[*around, relayed],
+        middlewares=[*around, *guards, relayed],
         client_max_size=BODY_BYTES_MAX,
     )
     app[OPERATIONS] = operations

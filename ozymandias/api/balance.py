@@ -3,24 +3,35 @@
 from aiohttp import web
 
 from ozymandias.api import models_moves as models
-from ozymandias.api.request import IF_MATCH, asked, decoded, operations, query
+from ozymandias.api.request import (
+    IF_MATCH,
+    OVERRIDE,
+    asked,
+    decoded,
+    operations,
+    override_of,
+    query,
+)
 from ozymandias.api.routes import Body, Route, whole
 from ozymandias.core.rebalance import MOVES_MAX
 from ozymandias.problems import CHANGED_MEANWHILE, CONFLICT, OUTCOME_UNKNOWN, TOO_LARGE
 
 
 async def drift(request: web.Request) -> web.StreamResponse:
-    return web.json_response(operations(request).moving.drift())
+    return web.json_response(await operations(request).moving.drift())
 
 
 async def foresee(request: web.Request) -> web.StreamResponse:
-    return web.json_response(operations(request).moving.foresee(**query(request)))
+    return web.json_response(await operations(request).moving.foresee(**query(request)))
 
 
 async def rebalance(request: web.Request) -> web.StreamResponse:
     wanted = asked(request)
     body = await decoded(request, models.RebalanceRequest)
-    return web.json_response(await operations(request).moving.rebalance(body.max_moves, wanted))
+    found = await operations(request).moving.rebalance(
+        body.max_moves, wanted, override_freeze=override_of(request)
+    )
+    return web.json_response(found)
 
 
 # Routes -----------------------------------------------------------------------------------------
@@ -47,9 +58,11 @@ ROUTES = (
         path="/v1/rebalance",
         handler=rebalance,
         about="Lay the cluster out better.\nMoves begin one after the other, each instance healthy"
-        " elsewhere before it stops here, none in a freeze window. 0 moves ends it.",
+        " elsewhere before it stops here, none in a freeze window unless a reason overrides it."
+        " 0 moves ends it.",
         answers={200: models.RebalanceBegun},
         problems=(TOO_LARGE, CHANGED_MEANWHILE, CONFLICT, OUTCOME_UNKNOWN),
+        query=(OVERRIDE,),
         body=Body(model=models.RebalanceRequest),
         headers=(IF_MATCH,),
         change="rebalance",

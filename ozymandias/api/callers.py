@@ -4,21 +4,22 @@ Tokens are known by their hashes (`store/tokens.py`); the file is read again whe
 token that is taken out of it ends at once, also for streams that are under way. Daemons call each
 other with a key that each of them draws when it starts and writes into its own presence record:
 whoever can read that can do anything anyway, and the key is gone with the lease. No address is
-trusted: loopback proves nothing.
+trusted: loopback proves nothing. What each may do is in `api/rights.py`.
 """
 
 import hmac
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from ozymandias.problems import UNAUTHORIZED, ProblemError
-from ozymandias.store.tokens import HashedToken, hashed, parse_tokens
+from ozymandias.api.rights import RIGHT
+from ozymandias.problems import FORBIDDEN, UNAUTHORIZED, ProblemError
+from ozymandias.store.tokens import HashedToken, Right, hashed, parse_tokens
 from ozymandias.telemetry import warn
 
 IsPeer = Callable[[str, str], bool]  # node, key
@@ -30,6 +31,7 @@ class Caller:
 
     name: str
     is_peer: bool = False
+    right: Right = Right.ADMIN  # of who asked a peer, where it is one
     proof: str = field(default="", repr=False)  # the Authorization that was shown
 
 
@@ -93,14 +95,15 @@ class Door:
     def admit(self, request: web.Request) -> Caller:
         if self.tokens is None:
             return Caller(name=f"uid:{_uid(request)}")
-        return self.check(request.headers.get("Authorization", ""))
+        caller = self.check(request.headers.get("Authorization", ""))
+        return replace(caller, right=_passed_on(request)) if caller.is_peer else caller
 
     def check(self, proof: str) -> Caller:
         """Who shows this; ProblemError UNAUTHORIZED when it proves nothing (any more)."""
         scheme, _, given = proof.partition(" ")
         given = given.strip()
         if scheme.lower() == "bearer" and self.tokens and (token := self.tokens.find(given)):
-            return Caller(name=f"token:{token.id}", proof=proof)
+            return Caller(name=f"token:{token.id}", right=token.right, proof=proof)
         node, _, key = given.partition(":")
         if scheme.lower() == "peer" and key and self.is_peer(node, key):
             return Caller(name=f"node:{node}", is_peer=True, proof=proof)
@@ -120,6 +123,24 @@ class Door:
         except ProblemError:
             return False
         return True
+
+
+def _passed_on(request: web.Request) -> Right:
+    """The right of who asked the peer.
+
+    It says nothing where it asks for itself, having checked already, or is of a version that knows
+    no rights: such a daemon refuses files with any in them, so its callers may do everything.
+    """
+    given = request.headers.get(RIGHT, Right.ADMIN)
+    try:
+        return Right(given)
+    except ValueError:
+        raise ProblemError(
+            FORBIDDEN(
+                f"A peer passes on a right that this daemon does not know: {given[:32]!r}.",
+                hint="Bring all hosts to the same version.",
+            )
+        ) from None
 
 
 def _uid(request: web.Request) -> int:

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ozymandias.model.job import JobHead, JobKey, JobRecord, JobVersion
+from ozymandias.api.rights import refusal
+from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, JobVersion
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -26,6 +27,7 @@ from ozymandias.problems import (
     Problem,
     ProblemError,
 )
+from ozymandias.store.tokens import Right
 
 Decide = Callable[[Snapshot], Plan | Problem]
 
@@ -80,6 +82,7 @@ class Asked:
     """A change as somebody asks for it; the operation notes what it was and became."""
 
     by: str = ""
+    right: Right = Right.ADMIN
     condition: Condition = field(default_factory=Condition)
     idempotency: str = ""  # mark of key and body, "" without a key
     subject: dict[str, Any] = field(default_factory=dict)  # job, namespace, instance
@@ -88,14 +91,19 @@ class Asked:
     changed: bool = False
     replayed: JobVersion | JobHead | None = None  # what an earlier copy of this has made
 
-    def guard(self, key: JobKey, decide: Decide) -> Decide:
-        """The decision, made only if the condition holds, and noting what it was made on."""
+    def guard(self, key: JobKey, decide: Decide, wanted: Job | None = None) -> Decide:
+        """The decision, made only if who asks may have it and the condition holds.
+
+        It notes what it was made on. ``wanted`` is what the job is to become, where it is told.
+        """
         self.subject = {"namespace": key.namespace, "job": key.name}
 
         def guarded(snapshot: Snapshot) -> Plan | Problem:
             record = snapshot.jobs.get(key)
             self.before = _state(record.head) if record else None
             self.replayed = None
+            if refused := refusal(self.right, key, record, wanted):
+                return refused
             if self.idempotency:
                 found = _used(snapshot, key, self.idempotency)
                 if isinstance(found, Problem):

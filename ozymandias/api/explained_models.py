@@ -13,6 +13,7 @@ from ozymandias.api.models import (
     PlanDocument,
     Problem,
 )
+from ozymandias.api.models_settings import Rebalance
 
 # Futures ----------------------------------------------------------------------------------------
 
@@ -58,14 +59,26 @@ class WaitingRow(Struct):
 
 
 class Outcome(Struct):
-    """How the cluster would be in the end; `at_rest` is false if there was no end to it."""
+    """How the cluster would be in the end; `at_rest` is false if there was no end to it.
 
+    `first` is what is under way and due anyway, before the first step. `frozen` names the freeze
+    window that holds, or is "", and `thawed` is what happens when it ends. `suggested` are moves
+    that only `ozy rebalance` would make, because the setting `rebalance` is not on. `with_moves` is
+    false in a cluster so large that moves for a better layout were not looked for.
+    """
+
+    first: list[InstanceChange]
     steps: list[PlayedStep]
     survives: bool
     at_rest: bool
     jobs: list[Fate]
     waiting: list[WaitingRow]
     nodes: list[NodeRow]
+    frozen: str
+    thawed: list[InstanceChange]
+    rebalance: Rebalance
+    with_moves: bool
+    suggested: list[InstanceChange]
 
 
 class Loss(Struct):
@@ -117,6 +130,7 @@ class Planned(PlanDocument):
     cpu_millis: Count
     host_ports: list[str]
     containers: list[ContainerDemand]
+    frozen: str | None  # by which freeze window the replacing is held, and until when
     lose_node: Outcome | None = None  # if it was asked for
     lose_any: Survival | None = None
 

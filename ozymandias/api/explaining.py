@@ -5,14 +5,19 @@ from ozymandias.core.advice import advice
 from ozymandias.core.decision import Explained, Verdict, explain, find
 from ozymandias.core.explain import why
 from ozymandias.core.nodes import found
+from ozymandias.core.upkeep import VERSIONS_KEPT
 from ozymandias.core.whynot import verdicts_now, why_not
 from ozymandias.model.decision import Decision
+from ozymandias.model.event import DECIDED, EventRecord
 from ozymandias.model.instance import Assigned
-from ozymandias.model.job import JobKey
+from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import NodeName
+from ozymandias.model.units import format_duration
 from ozymandias.problems import RESOURCE_NOT_FOUND, Problem, ProblemError
 from ozymandias.store.decisions import readable
 from ozymandias.store.replay import export, export_decision
+
+CLOCKS_DIFFER_SECONDS = 1.0  # from one host to the next
 
 
 class Explaining:
@@ -22,8 +27,11 @@ class Explaining:
     def job(self, key: JobKey) -> Document:
         """Of a job that is there."""
         snapshot = self._access.mirror.snapshot()
-        suggestions = [suggestion.document() for suggestion in advice(snapshot, key)]
-        return {"lines": list(why(snapshot, key)), "suggestions": suggestions}
+        advised = advice(snapshot, key)
+        return {
+            "lines": list(why(snapshot, key, advised)),
+            "suggestions": [suggestion.document() for suggestion in advised],
+        }
 
     def why_not(self, key: JobKey, name: NodeName) -> Document:
         snapshot = self._access.mirror.snapshot()
@@ -55,12 +63,29 @@ class Explaining:
             lines.append(f"  Now, one more instance of {assigned.job} {where}.")
         return None, lines
 
+    def events_of(self, key: JobKey, instance: str) -> list[str]:
+        """What happened to an instance, in words; not to one of a former job of that name."""
+        now, names = self._access.clock.wall(), (instance, f"{key.namespace}/{instance}")
+        since = _since(self._access.mirror.snapshot().jobs.get(key))
+        return [
+            f"  {format_duration(max(0.0, round(now - event.time)))} ago:"
+            f" {event.kind}{_where(event)}: {event.reason}"
+            for event in self._access.mirror.events()
+            if event.namespace == key.namespace and event.instance in names and event.time >= since
+        ]
+
     def replay(self, *, with_environment: bool = False, decision: str = "") -> bytes:
         """The state now, or what a recorded decision was made on, as one file."""
         if decision:
             return export_decision(self._decision(decision))
         snapshot, wall = self._access.mirror.snapshot(), self._access.clock.wall()
-        return export(snapshot, wall, with_environment=with_environment)
+        return export(
+            snapshot,
+            wall,
+            with_environment=with_environment,
+            leisure=self._access.leisure(snapshot),
+            lately=self._access.lately(),
+        )
 
     def _decision(self, name: str) -> Decision:
         for decision in self._decisions():
@@ -75,6 +100,19 @@ class Explaining:
 
     def _decisions(self) -> list[Decision]:
         return readable(self._access.mirror.decisions())
+
+
+def _since(record: JobRecord | None) -> float:
+    """When a job began, as far as its versions tell; the first ones of many are gone."""
+    if record is None or len(record.versions) >= VERSIONS_KEPT:
+        return 0.0
+    own = (v.submitted_at for v in record.versions.values() if v.uid == record.head.uid)
+    return min(own, default=0.0) - CLOCKS_DIFFER_SECONDS
+
+
+def _where(event: EventRecord) -> str:
+    """A decision may be about another node than that of the peer who made it."""
+    return f", decided by {event.node}" if event.kind in DECIDED else f" on {event.node}"
 
 
 def decision_row(decision: Decision, explained: Explained) -> Document:

@@ -14,7 +14,7 @@ from ozymandias.api import documents
 from ozymandias.api.access import Access, Document
 from ozymandias.core.drift import drifting
 from ozymandias.core.nodes import found
-from ozymandias.core.outlook import Change, Fate, Future, fates, waiting_after
+from ozymandias.core.outlook import Change, Fate, Future, fates, suggested, waiting_after
 from ozymandias.core.survival import Judging, Loss, Survival, survival_words
 from ozymandias.core.whatif import Step, Verb, parse_steps
 from ozymandias.model.instance import InstanceState
@@ -27,6 +27,8 @@ from ozymandias.problems import Problem, ProblemError
 # Losses of one node are judged unasked while nodes x (node, job) pairs is below this: it takes some
 # 10 microseconds each, a part of a second in all.
 WORK_MAX = 50_000
+# A look for moves takes some 100 nanoseconds each, and there may be hundreds of them.
+LEISURE_WORK_MAX = 200_000
 TOO_MUCH = "not worked out: the cluster is large (`ozy what-if` and `--lose-any` do it on demand)"
 
 
@@ -43,10 +45,30 @@ class Foresight:
         steps = parse_steps(text)
         if isinstance(steps, Problem):
             raise ProblemError(steps)
-        future = await self._at_rest(Future(self._snapshot(), self._access.clock.wall()))
-        base = future.now
+        future = await self._at_rest(self._future())
+        base, first = future.now, [change_row(change) for change in future.changes]
         rows = [await self._play(future, step) for step in steps]
-        return {"steps": rows, **outcome(base, future)}
+        return {"first": first, "steps": rows, **outcome(base, future), **await self._later(future)}
+
+    def _future(self, *, with_moves: bool = True) -> Future:
+        snapshot = self._snapshot()
+        is_small = len(snapshot.nodes) * len(snapshot.assignments) <= LEISURE_WORK_MAX
+        wall = self._access.clock.wall()
+        return Future(snapshot, wall, at_leisure=with_moves and is_small)
+
+    async def _later(self, future: Future) -> Document:
+        """What waits for a freeze to end, and what nobody does unasked."""
+        frozen, thawed = future.frozen, future.thawed()
+        end = await self._at_rest(thawed) if thawed else future
+        return {
+            "frozen": frozen.words if frozen else "",
+            "thawed": [change_row(change) for change in thawed.changes] if thawed else [],
+            "rebalance": future.now.settings.rebalance.value,
+            "with_moves": end.is_at_leisure,
+            "suggested": [change_row(change) for change in suggested(end)]
+            if end.is_at_leisure
+            else [],
+        }
 
     async def _play(self, future: Future, step: Step) -> Document:
         before, noted = future.now, len(future.changes)
@@ -68,16 +90,23 @@ class Foresight:
             there = found(self._snapshot(), NodeName(lose_node))
             if isinstance(there, Problem):
                 raise ProblemError(there)
-        future = Future(self._snapshot(), self._access.clock.wall())
+        future = self._future(with_moves=not lose_any)
         future.carry_out(plan)
+        placed = len(future.changes)  # the plan itself is shown as such
         await self._at_rest(future)
         if lose_any:
             return survival_document(await self._judge(future, lose_any))
         lost = future.copy()
         text = f"lose {lose_node}"
         step = Step(verb=Verb.LOSE, text=text, nodes=(NodeName(lose_node),))
+        first = [change_row(change) for change in future.changes[placed:]]
         row = await self._play(lost, step)
-        return {"steps": [row], **outcome(future.now, lost)}
+        return {
+            "first": first,
+            "steps": [row],
+            **outcome(future.now, lost),
+            **await self._later(lost),
+        }
 
     async def _judge(self, base: Future, count: int) -> Survival:
         judging = Judging(base, count)

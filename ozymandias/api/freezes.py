@@ -3,8 +3,9 @@
 from aiohttp import web
 
 from ozymandias.api import models_settings as models
-from ozymandias.api.request import IF_MATCH, asked, decoded, operations, text
+from ozymandias.api.request import IF_MATCH, asked, decoded, operations, query, text
 from ozymandias.api.routes import Body, Route
+from ozymandias.api.routes import text as text_parameter
 from ozymandias.api.settings import CHANGING, answered
 from ozymandias.problems import FREEZE_NOT_FOUND
 
@@ -25,8 +26,9 @@ async def freeze(request: web.Request) -> web.StreamResponse:
 
 
 async def unfreeze(request: web.Request) -> web.StreamResponse:
+    why = text(query(request).get("reason", ""), REASON_CHARACTERS_MAX).strip()
     found = await operations(request).settings.unfreeze(
-        request.match_info["freeze"], asked(request)
+        request.match_info["freeze"], asked(request), why
     )
     return answered(found, found["freezes"]["etag"])
 
@@ -59,9 +61,11 @@ ROUTES = (
         method="DELETE",
         path=_FREEZE,
         handler=unfreeze,
-        about="Remove a freeze window.\nWhat waited for its end goes on at once.",
+        about="Remove a freeze window.\nWhat waited for its end goes on at once, so one that holds"
+        " now is removed only with a reason.",
         answers={200: models.FreezeChanged},
         problems=(FREEZE_NOT_FOUND, *CHANGING),
+        query=(text_parameter("reason", "Why it ends; recorded.", REASON_CHARACTERS_MAX),),
         headers=(IF_MATCH,),
         change="freeze.remove",
     ),

@@ -1,9 +1,10 @@
-"""What stands before every handler: limits, names, tokens, the audit, the query.
+"""What stands before every handler: limits, names, tokens, the audit, the query, rights.
 
 In this order, each before anything that costs more: which host the request is meant for, who asks,
 how often; then, for a change, the line of the audit; then whether this daemon is a member of its
-cluster at all, and whether the query is one that the route declares. The body is read by the
-handler alone, so nobody without a token gets a byte of it parsed.
+cluster at all, whether the query is one that the route declares, and whether the caller has the
+right to it. The body is read by the handler alone, so nobody without a token gets a byte of it
+parsed.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from ozymandias.api import rights
 from ozymandias.api.audit import Audit
 from ozymandias.api.callers import CALLER, Caller, Door
 from ozymandias.api.changes import Asked
@@ -119,7 +121,8 @@ async def admitted(request: web.Request, handler: Handler) -> web.StreamResponse
 async def audited(request: web.Request, handler: Handler) -> web.StreamResponse:
     """One line per change that is asked for, whatever comes of it."""
     route = route_of(request)
-    asked = request[ASKED] = Asked()
+    caller = request.get(CALLER)
+    asked = request[ASKED] = Asked(right=caller.right) if caller else Asked()
     # What a peer passes on was written down where it came in.
     if route is None or not route.change or request[CALLER].is_peer:
         return await handler(request)
@@ -181,4 +184,15 @@ async def parsed(request: web.Request, handler: Handler) -> web.StreamResponse:
         if any("\0" in value for value in request.match_info.values()):
             raise ProblemError(INVALID_REQUEST("The path holds a NUL."))
         request[QUERY] = route.read_query(request)
+    return await handler(request)
+
+
+@web.middleware
+async def permitted(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Here and not in handlers: also a daemon that passes a request on refuses it first."""
+    route = route_of(request)
+    if route is not None and route.change:
+        rights.check(request[CALLER].right, route.change)
+        if request[QUERY].get("override_freeze"):
+            rights.check_override(request[CALLER].right)
     return await handler(request)

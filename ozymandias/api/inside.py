@@ -14,12 +14,12 @@ from ozymandias.api.documents import instance_row, instance_rows
 from ozymandias.api.ended import Ended, Gathered
 from ozymandias.api.explaining import Explaining
 from ozymandias.api.following import JobFollower
+from ozymandias.api.rights import refusal
 from ozymandias.core.pods import pod_id
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Container, JobKey
 from ozymandias.model.node import Presence
 from ozymandias.model.record import replace
-from ozymandias.model.units import format_duration
 from ozymandias.ports import LogLine
 from ozymandias.problems import (
     INSTANCE_NOT_FOUND,
@@ -29,6 +29,7 @@ from ozymandias.problems import (
     ProblemError,
 )
 from ozymandias.store.keys import job_key
+from ozymandias.store.tokens import Right
 
 LINES_MAX = 10_000  # of one container, when logs are read and not followed
 OUTPUT_BYTES_MAX = 4 * 2**20  # of each of a command's two outputs
@@ -51,6 +52,7 @@ class ExecRequest:
     command: tuple[str, ...]
     timeout_seconds: float = 60.0
     is_passed_on: bool = False
+    right: Right = Right.ADMIN
 
 
 class Inside:
@@ -64,6 +66,9 @@ class Inside:
     async def exec(self, namespace: str, instance: str, request: ExecRequest) -> Document:
         """Run a command to its end; its output as text, undecodable bytes replaced."""
         assigned = self._find(namespace, instance)
+        record = self._access.mirror.snapshot().jobs.get(assigned.job)
+        if refused := refusal(request.right, assigned.job, record):
+            raise ProblemError(refused)
         if assigned.node != self._access.node:
             return await self._pass_on_exec(assigned, request)
         container = self._one_container(assigned, request.container)
@@ -226,13 +231,8 @@ class Inside:
                 lines += words
         if last := await self._ended.last(namespace, *_job_and_slot(instance)):
             lines.append(f"  {last}")
-        names = (instance, f"{namespace}/{instance}")
-        now = self._access.clock.wall()
-        lines.extend(
-            f"  {format_duration(max(0.0, round(now - event.time)))} ago:"
-            f" {event.kind} on {event.node}: {event.reason}"
-            for event in self._access.mirror.events()
-            if event.namespace == namespace and event.instance in names
+        lines += self._explaining.events_of(
+            job_key(namespace, _job_and_slot(instance)[0]), instance
         )
         return {"lines": lines, "decision": decision}
 

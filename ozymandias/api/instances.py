@@ -46,6 +46,7 @@ async def run_command(request: web.Request) -> web.StreamResponse:
         command=tuple(body.command),
         timeout_seconds=body.timeout_seconds,
         is_passed_on=PASSED_ON in request.headers,
+        right=noted.right,
     )
     running = operations(request).inside.exec(namespace, instance, wanted)
     found = await while_connected(request, running)

@@ -7,8 +7,10 @@ from ozymandias.api.access import Document
 from ozymandias.api.changes import Asked
 from ozymandias.api.instances import LOGS_ABOUT, LOGS_QUERY, PAGED, logs_request
 from ozymandias.api.request import (
+    ASKED,
     IDEMPOTENCY_KEY,
     IF_MATCH,
+    OVERRIDE,
     REPLAYED,
     asked,
     body_of,
@@ -16,6 +18,7 @@ from ozymandias.api.request import (
     idempotency_key,
     key_of,
     operations,
+    override_of,
     query,
     text,
 )
@@ -24,8 +27,10 @@ from ozymandias.api.routes import text as text_parameter
 from ozymandias.api.streaming import LineSink, stream
 from ozymandias.problems import (
     AUTOSCALED,
+    BURST_NODE_NOT_FOUND,
     CHANGED_MEANWHILE,
     CONFLICT,
+    FORBIDDEN,
     HOST_TAKEN,
     INSUFFICIENT_CPU,
     INSUFFICIENT_DISK,
@@ -61,17 +66,13 @@ def _answer(found: Document, status: int = 200, *, replayed: bool = False) -> we
     return web.json_response(found, status=status, headers=headers)
 
 
-def _override(request: web.Request) -> str:
-    return text(query(request).get("override_freeze", ""), MESSAGE_CHARACTERS_MAX).strip()
-
-
 async def submit(request: web.Request) -> web.StreamResponse:
     wanted = asked(request)
     found = await operations(request).submit(
         await body_of(request),
         file=_file(request),
         message=text(query(request).get("message", ""), MESSAGE_CHARACTERS_MAX),
-        override_freeze=_override(request),
+        override_freeze=override_of(request),
         asked=wanted,
         key=idempotency_key(request),
     )
@@ -81,7 +82,9 @@ async def submit(request: web.Request) -> web.StreamResponse:
 
 async def plan(request: web.Request) -> web.StreamResponse:
     losses = {k: v for k, v in query(request).items() if k in ("lose_node", "lose_any")}
-    found = await operations(request).plan(await body_of(request), file=_file(request), **losses)
+    found = await operations(request).plan(
+        await body_of(request), file=_file(request), right=request[ASKED].right, **losses
+    )
     return web.json_response(found)
 
 
@@ -115,7 +118,7 @@ async def scale(request: web.Request) -> web.StreamResponse:
 async def restart(request: web.Request) -> web.StreamResponse:
     wanted, once = asked(request), idempotency_key(request)
     found = await operations(request).restart(
-        key_of(request), wanted, once, override_freeze=_override(request)
+        key_of(request), wanted, once, override_freeze=override_of(request)
     )
     return _answer_once(found, wanted)
 
@@ -139,11 +142,6 @@ async def logs(request: web.Request) -> web.StreamResponse:
 
 _FILE = text_parameter("file", "Name of the job file, for messages about it.", FILE_CHARACTERS_MAX)
 _MESSAGE = text_parameter("message", "Why, for the record.", MESSAGE_CHARACTERS_MAX)
-_OVERRIDE = text_parameter(
-    "override_freeze",
-    "Why instances are replaced though there is a freeze window; recorded.",
-    MESSAGE_CHARACTERS_MAX,
-)
 _FITS = (
     *(INSUFFICIENT_MEMORY, INSUFFICIENT_DISK, INSUFFICIENT_PORTS, INSUFFICIENT_CPU),
     *(NO_NODES, NO_MATCHING_NODE),
@@ -160,11 +158,12 @@ ROUTES = (
         " are placed, or nothing is changed.",
         answers={200: models.Changed, 201: models.Changed},
         problems=(
-            *(INVALID_JOB, TOO_LARGE, HOST_TAKEN, KEY_REUSED, NEIGHBOUR_NOT_FOUND),
+            *(INVALID_JOB, TOO_LARGE, HOST_TAKEN, KEY_REUSED),
+            *(NEIGHBOUR_NOT_FOUND, BURST_NODE_NOT_FOUND),
             *_FITS,
             *_CHANGING,
         ),
-        query=(_FILE, _MESSAGE, _OVERRIDE),
+        query=(_FILE, _MESSAGE, OVERRIDE),
         body=Body(),
         headers=(IF_MATCH, IDEMPOTENCY_KEY),
         change="job.submit",
@@ -183,7 +182,7 @@ ROUTES = (
         handler=plan,
         about="What a submit would do now.\nDecided as for a submit, and thrown away.",
         answers={200: explained_models.Planned},
-        problems=(INVALID_JOB, TOO_LARGE, NODE_NOT_FOUND, INVALID_WHAT_IF),
+        problems=(FORBIDDEN, INVALID_JOB, TOO_LARGE, NODE_NOT_FOUND, INVALID_WHAT_IF),
         query=(
             _FILE,
             text_parameter("lose_node", "And then this node is lost."),
@@ -231,7 +230,7 @@ ROUTES = (
         about="Replace every instance, one at a time.",
         answers={200: models.Changed},
         problems=(JOB_NOT_FOUND, KEY_REUSED, *_CHANGING),
-        query=(_OVERRIDE,),
+        query=(OVERRIDE,),
         headers=(IF_MATCH, IDEMPOTENCY_KEY),
         change="job.restart",
     ),

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ozymandias.api.openapi import describe
+from ozymandias.api.rights import needed
 from ozymandias.api.routes import EVERYWHERE, Route
 from ozymandias.api.table import ROUTES
+from ozymandias.problems import FORBIDDEN
 
 _START = """\
 # The API
@@ -35,6 +37,9 @@ _MORE = """\
   is refused. A key is known while the job keeps the version that it made (the last 20), on every
   node. For what made no version (scale, restart): until the job's next change with a key. What
   changed nothing is not remembered.
+- A token has the right `admin` or `deploy` ([Who may do what](operations.md#who-may-do-what)). With
+  `deploy` everything can be read, and what takes `deploy` be done to jobs that are not protected;
+  `protected: true` and `override_freeze` take `admin`.
 - One token may ask 500 times a second, after a burst of 2,000 (`[api] requests_per_second`);
   strangers far less. 429 and 503 say in `Retry-After` how many seconds to wait.
 - Changes are written to `audit.log` in the node's state directory, one line of JSON each: time,
@@ -82,6 +87,8 @@ def _details(route: Route) -> Iterator[str]:
     kinds = {k.slug: k.status for k in route.problems}
     if kinds:
         yield "- Problems: " + ", ".join(f"{status} `{slug}`" for slug, status in kinds.items())
+    if route.change:
+        yield f"- Takes the right `{needed(route.change)}`, else 403 `{FORBIDDEN.slug}`."
     if not route.is_open:
         yield "- And: " + ", ".join(f"{k.status} `{k.slug}`" for k in EVERYWHERE)
     else:

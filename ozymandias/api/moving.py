@@ -1,5 +1,6 @@
 """Drift and rebalance, without HTTP: what is given up, what would move, and the word to do it."""
 
+import asyncio
 from typing import Any
 
 from ozymandias.api.access import Access, Document
@@ -9,8 +10,9 @@ from ozymandias.core.drift import Row, drift_rows
 from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.layout import Cost
 from ozymandias.core.moves import moving_jobs
-from ozymandias.core.rebalance import MOVES_MAX, Forecast, Step, foresee_rebalance, plan_ask
+from ozymandias.core.rebalance import MOVES_MAX, Forecast, Foreseeing, Step, plan_ask
 from ozymandias.model.instance import InstanceId
+from ozymandias.model.plan import Plan
 from ozymandias.model.settings import RebalanceMode, Settings
 from ozymandias.model.snapshot import Snapshot
 
@@ -22,7 +24,7 @@ class Moving:
         self._access = access
         self._settings = settings
 
-    def drift(self) -> Document:
+    async def drift(self) -> Document:
         snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
         rows = drift_rows(snapshot, now)
         return {
@@ -30,27 +32,36 @@ class Moving:
             "left_off": max(0, len(rows) - ROWS_MAX),
             "rebalance": snapshot.settings.rebalance.value,
             "frozen": _frozen(snapshot.settings, now),
-            "suggestion": suggestion(snapshot, now),
+            "suggestion": await suggestion(snapshot, now),
             "revision": snapshot.revision,
         }
 
-    def foresee(self, max_moves: int = MOVES_MAX) -> Document:
+    async def foresee(self, max_moves: int = MOVES_MAX) -> Document:
         """What a rebalance would do now; nothing is changed."""
         snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
-        return _view(snapshot, now, foresee_rebalance(snapshot, now, moves_max=max_moves))
+        return _view(snapshot, now, await _foreseen(snapshot, now, max_moves))
 
-    async def rebalance(self, max_moves: int = MOVES_MAX, asked: Asked | None = None) -> Document:
+    async def rebalance(
+        self,
+        max_moves: int = MOVES_MAX,
+        asked: Asked | None = None,
+        *,
+        override_freeze: str = "",
+    ) -> Document:
         """Record that it is wanted; the peers work it off while this has long returned."""
         asked = asked or Asked()
         now = self._access.clock.wall()
-        found = self.foresee(max_moves)
+        found = await self.foresee(max_moves)
         asked.subject = {"rebalance": "cluster"}
         kind = "rebalance.asked" if max_moves else "rebalance.ended"
-        committed = await self._settings.commit(
-            kind, lambda s: plan_ask(s, max_moves, now, asked.by), asked, _audited
-        )
+
+        def decide(snapshot: Snapshot) -> Plan:
+            return plan_ask(snapshot, max_moves, now, asked.by, override_freeze=override_freeze)
+
+        committed = await self._settings.commit(kind, decide, asked, _audited)
         begun = committed.plan.settings
         return found | {
+            "frozen": _frozen(begun, now) if begun else found["frozen"],
             "moves_left": begun.rebalancing.moves if begun and begun.rebalancing else 0,
             "changed": asked.changed,
             "reason": committed.plan.reason,
@@ -58,23 +69,34 @@ class Moving:
         }
 
 
-def suggestion(snapshot: Snapshot, now: float) -> str:
+async def _foreseen(snapshot: Snapshot, now: float, max_moves: int) -> Forecast:
+    """Others are answered between two moves: to find a hundred of them may take seconds."""
+    foreseeing = Foreseeing(snapshot, now, moves_max=max_moves)
+    for _ in foreseeing.steps():
+        await asyncio.sleep(0)
+    return foreseeing.answer()
+
+
+async def suggestion(snapshot: Snapshot, now: float) -> str:
     """One line on what `ozy rebalance` would do, where the setting is to suggest; "" if nothing."""
     if snapshot.settings.rebalance is not RebalanceMode.SUGGEST:
         return ""
-    found = foresee_rebalance(snapshot, now, moves_max=MOVES_MAX)
-    count = len(found.steps)
+    count = len((await _foreseen(snapshot, now, MOVES_MAX)).steps)
     return f"`ozy rebalance` would make {count} move{'s' * (count != 1)}" if count else ""
 
 
 def _frozen(settings: Settings, now: float) -> str:
+    """Why no move begins now, "" if one may: none is held back, or somebody said why not."""
+    if settings.rebalancing and settings.rebalancing.override_freeze:
+        return ""
     found = cluster_frozen(settings, now)
     return found.words if found else ""
 
 
 def _audited(settings: Settings) -> dict[str, Any]:
     found = settings.rebalancing
-    return {"moves": found.moves if found else 0}
+    override = {"override_freeze": found.override_freeze} if found and found.override_freeze else {}
+    return {"moves": found.moves if found else 0} | override
 
 
 def _view(snapshot: Snapshot, now: float, found: Forecast) -> Document:

@@ -9,9 +9,10 @@ import msgspec
 from ozymandias import __version__
 from ozymandias.api import models, models_settings
 from ozymandias.api.problem_response import CONTENT_TYPE
+from ozymandias.api.rights import needed
 from ozymandias.api.routes import EVERYWHERE, Parameter, Route
 from ozymandias.jobspec.schema import schema as job_schema
-from ozymandias.problems import REQUEST_TIMEOUT, Kind
+from ozymandias.problems import FORBIDDEN, REQUEST_TIMEOUT, Kind
 
 Document = dict[str, Any]
 
@@ -21,11 +22,13 @@ _INSTANCE = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?-[
 _REF = "#/components/schemas/{name}"
 _ABOUT = """\
 JSON over HTTP. On TCP every request but those to `/healthz`, `/readyz` and `/metrics` shows a token
-(`Authorization: Bearer ...`); the Unix socket of a node belongs to root and asks for none. Every
-failure is a problem document (RFC 9457). Lists come in pages: `limit`, and `cursor` with the `next`
-of the page before. Answers about a job carry an ETag; changes heed `If-Match` with it, or with the
-job's version in quotes. A change with an `Idempotency-Key` that was carried out before is not
-carried out again. 429 and 503 say in `Retry-After` when to come back.
+(`Authorization: Bearer ...`); the Unix socket of a node belongs to root and asks for none. A token
+has the right `admin`, to everything, or `deploy`, to read and to change jobs that are not
+protected; changes name the right that they take at least. Every failure is a problem document (RFC
+9457). Lists come in pages: `limit`, and `cursor` with the `next` of the page before. Answers about
+a job carry an ETag; changes heed `If-Match` with it, or with the job's version in quotes. A change
+with an `Idempotency-Key` that was carried out before is not carried out again. 429 and 503 say in
+`Retry-After` when to come back.
 """
 _HEADERS: dict[str, Document] = {
     "If-Match": {
@@ -99,6 +102,8 @@ def _operation(route: Route) -> Document:
         operation["parameters"] = parameters
     if route.is_open:
         operation["security"] = []
+    elif route.change:  # the role that it takes, in OpenAPI's words
+        operation["security"] = [{"token": [needed(route.change).value]}]
     if route.body:
         name = route.body.model.__name__ if route.body.model else "JobFile"
         content = {
@@ -166,6 +171,8 @@ def _schema(model: Any, media: str) -> Document:
 
 def _by_status(route: Route) -> dict[int, list[Kind]]:
     kinds = [*route.problems, *(() if route.is_open else EVERYWHERE)]
+    if route.change:
+        kinds.append(FORBIDDEN)
     if route.body:
         kinds.append(REQUEST_TIMEOUT)
     found: dict[int, list[Kind]] = {}

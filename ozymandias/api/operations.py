@@ -20,9 +20,12 @@ from ozymandias.api.foresight import Foresight
 from ozymandias.api.inside import Inside, LogsRequest
 from ozymandias.api.moving import Moving
 from ozymandias.api.pages import page, page_back
+from ozymandias.api.rights import refusal
 from ozymandias.api.settling import ClusterSettings
 from ozymandias.api.upkeep import NodeUpkeep
+from ozymandias.core.apply import apply
 from ozymandias.core.explain import plan_document
+from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.schedule import plan_restart, plan_scale, plan_stop, plan_submit
 from ozymandias.core.system import matching, wanted_of
 from ozymandias.jobspec.parse import parse
@@ -39,6 +42,7 @@ from ozymandias.problems import (
 )
 from ozymandias.store.commit import Committed, Decide
 from ozymandias.store.keys import job_key
+from ozymandias.store.tokens import Right
 
 MESSAGE_CHARACTERS_MAX = 500
 WAIT_SECONDS_MAX = 30.0
@@ -87,7 +91,7 @@ class Operations:
         decide = self._submit_decision(
             job, uid, message=message, by=asked.by, override_freeze=override_freeze
         )
-        committed = await self._commit(asked.guard(job.key, decide))
+        committed = await self._commit(asked.guard(job.key, decide, job))
         if asked.replayed is not None:
             return self._replay(committed, job.key, asked, wanted=job.instances)
         head = self._head_after(committed.plan, job.key)
@@ -97,7 +101,13 @@ class Operations:
         return self._changed(committed, job.key, asked, created=head.uid == uid)
 
     async def plan(
-        self, data: bytes, *, file: str = "<stdin>", lose_node: str = "", lose_any: int = 0
+        self,
+        data: bytes,
+        *,
+        file: str = "<stdin>",
+        lose_node: str = "",
+        lose_any: int = 0,
+        right: Right = Right.ADMIN,
     ) -> Document:
         """What submit would do now, decided by the same function and thrown away.
 
@@ -105,11 +115,13 @@ class Operations:
         """
         job = self._parsed(data, file)
         snapshot = self._access.mirror.snapshot()
+        record = snapshot.jobs.get(job.key)
+        if refused := refusal(right, job.key, record, job):
+            raise ProblemError(refused)
         decision = self._submit_decision(job, "00000000")(snapshot)
         if isinstance(decision, Plan):
             decision = await self._access.committer.rehearse(snapshot, decision) or decision
         plan = decision if isinstance(decision, Plan) else None
-        record = snapshot.jobs.get(job.key)
         version = record.head.version if record else 0
         if plan and plan.job and plan.job.head:
             version = plan.job.head.version
@@ -123,8 +135,18 @@ class Operations:
             "wanted": matching(snapshot, job) if job.kind is JobKind.SYSTEM else job.instances,
             "changed": plan is not None and not plan.is_empty,
             **documents.demand_document(job),
+            "frozen": self._frozen_after(snapshot, plan, job.key),
             **(await self._losses(plan, lose_node, lose_any) if plan else {}),
         }
+
+    def _frozen_after(self, snapshot: Snapshot, plan: Plan | None, key: JobKey) -> str | None:
+        """By what the replacing that a plan leads to would be held, and until when."""
+        now = self._access.clock.wall()
+        if plan is None or cluster_frozen(snapshot.settings, now) is None:
+            return None
+        after = apply(snapshot, plan)
+        record = after.jobs.get(key)
+        return documents.frozen_words(after, record, now) if record else None
 
     async def _losses(self, plan: Plan, lose_node: str, lose_any: int) -> Document:
         found: Document = {}

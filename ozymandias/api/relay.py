@@ -2,8 +2,9 @@
 
 Its own mirror holds its own part alone, so it has nothing to say of the cluster. Whoever asks it is
 let in here, by a token or the Unix socket, and written down here; then the request goes as it is to
-a peer that schedules, under this daemon's own key, and the answer comes back as it is, streams
-included. What peers ask of the instances on this node is answered here.
+a peer that schedules, under this daemon's own key and with the right of who asked, and the answer
+comes back as it is, streams included. What peers ask of the instances on this node is answered
+here.
 
 Who the peers are is read from the store when it is needed, and known for a few seconds.
 """
@@ -17,9 +18,11 @@ import aiohttp
 from aiohttp import web
 
 from ozymandias.api.access import translated
+from ozymandias.api.callers import CALLER
 from ozymandias.api.guards import Handler, route_of
 from ozymandias.api.peers import HttpPeers, check
 from ozymandias.api.request import ASKED, PASSED_ON, body_of
+from ozymandias.api.rights import RIGHT
 from ozymandias.model.node import NodeName, Presence
 from ozymandias.ports import Store
 from ozymandias.problems import NODE_UNREACHABLE, OUTCOME_UNKNOWN, Problem, ProblemError
@@ -38,6 +41,7 @@ HOPS = frozenset(
         "date",
         "host",
         "keep-alive",
+        RIGHT.lower(),
         "server",
         "te",
         "transfer-encoding",
@@ -114,6 +118,7 @@ class Relay:
         self, api: str, request: web.Request, body: bytes, is_change: bool
     ) -> web.StreamResponse:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOPS}
+        headers[RIGHT] = request[CALLER].right
         asking = self._peers.forward(api, request.method, request.rel_url, headers, body)
         async with asking as answer:
             await check(answer)
@@ -148,7 +153,7 @@ async def relayed(request: web.Request, handler: Handler) -> web.StreamResponse:
     """What is about the cluster goes to a daemon that sees it."""
     relay, route = request.app[RELAY], route_of(request)
     is_here = relay is None or route is None or route.is_open or route.path in OWN
-    if relay is None or is_here or PASSED_ON in request.headers:
+    if relay is None or is_here or (PASSED_ON in request.headers and request[CALLER].is_peer):
         return await handler(request)
     return await relay.pass_on(request)
 

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from ozymandias.api.changes import Asked, Condition
 from ozymandias.api.operations import Operations
+from ozymandias.api.routes import text as text_parameter
 from ozymandias.model.job import JobKey
 from ozymandias.problems import INVALID_REQUEST, REQUEST_TIMEOUT, TOO_LARGE, ProblemError
 from ozymandias.store.keys import job_key
@@ -22,6 +23,12 @@ BODY_BYTES_MAX = 2**20
 BODY_SECONDS_MAX = 30.0
 PASSED_ON = "Ozymandias-Passed-On"  # set by a peer that hands a request to the instance's node
 BY = "Ozymandias-By"  # who asks, for the record; the token is what is believed
+REASON_CHARACTERS_MAX = 500
+OVERRIDE = text_parameter(
+    "override_freeze",
+    "Why this does not wait for the end of a freeze window; recorded.",
+    REASON_CHARACTERS_MAX,
+)
 IF_MATCH = "If-Match"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
@@ -62,6 +69,23 @@ def idempotency_key(request: web.Request) -> str:
 
 def text(value: str, characters_max: int) -> str:
     return _UNPRINTABLE.sub("", value)[:characters_max]
+
+
+def override_of(request: web.Request) -> str:
+    """Why a change does not wait for the end of a freeze window; "" when it does.
+
+    An empty reason is none: who gives it means to override, and would wait without knowing.
+    """
+    given = query(request).get(OVERRIDE.name)
+    why = text(given or "", REASON_CHARACTERS_MAX).strip()
+    if given is not None and not why:
+        raise ProblemError(
+            INVALID_REQUEST(
+                "override_freeze is empty: to override a freeze window needs a reason.",
+                hint="Say why; it is recorded. Or leave it out, to wait for the window's end.",
+            )
+        )
+    return why
 
 
 async def body_of(request: web.Request) -> bytes:

@@ -77,10 +77,10 @@ class ClusterSettings:
             "freeze.set", name, lambda s: plan_freeze(s, window, now), asked
         )
 
-    async def unfreeze(self, name: str, asked: Asked | None = None) -> Document:
+    async def unfreeze(self, name: str, asked: Asked | None = None, why: str = "") -> Document:
         now = self._access.clock.wall()
         return await self._change_freezes(
-            "freeze.removed", name, lambda s: plan_unfreeze(s, name, now), asked
+            "freeze.removed", name, lambda s: plan_unfreeze(s, name, now, why), asked, why
         )
 
     async def _change_freezes(
@@ -89,9 +89,10 @@ class ClusterSettings:
         name: str,
         decide: Callable[[Snapshot], Plan | Problem],
         asked: Asked | None,
+        why: str = "",
     ) -> Document:
         asked = asked or Asked()
-        asked.subject = {"freeze": name}
+        asked.subject = {"freeze": name} | ({"reason": why} if why else {})
         committed = await self.commit(
             kind, decide, asked, lambda s: {"freezes": [describe_freeze(w) for w in s.freezes]}
         )

@@ -5,7 +5,13 @@ import time
 import click
 
 from ozymandias.cli.client import Client, Document, connect
-from ozymandias.cli.options import context_option, output_option, settings, waiting_options
+from ozymandias.cli.options import (
+    context_option,
+    output_option,
+    override_option,
+    settings,
+    waiting_options,
+)
 from ozymandias.cli.render import DIM, GREEN, YELLOW, clean, paint, plural, print_table, show, when
 
 POLL_SECONDS = 0.5
@@ -62,6 +68,8 @@ def _draw_drift(found: Document) -> None:
 def _draw_notes(found: Document) -> None:
     if found["frozen"]:
         print(paint(f"No move begins: {clean(found['frozen'])}.", YELLOW))
+        if found.get("moves_left"):
+            print("They begin then. To have them now: --override-freeze REASON.")
     elif found["rebalance"] == "off":
         print(paint("Nothing is moved by itself: the setting `rebalance` is off.", DIM))
     if found.get("suggestion"):
@@ -84,28 +92,41 @@ def _names(instances: list[str]) -> str:
     help="At most so many.",
 )
 @click.option("--stop", is_flag=True, help="Let no more moves begin.")
+@override_option
 @waiting_options
 @context_option
 @output_option
-def rebalance(dry_run: bool, max_moves: int, stop: bool, detach: bool, timeout: float) -> int:
+def rebalance(
+    dry_run: bool,
+    max_moves: int,
+    stop: bool,
+    override_freeze: str,
+    detach: bool,
+    timeout: float,
+) -> int:
     """Move instances to where they are better off.
 
     Each starts elsewhere, and stops here once it is healthy there; of one job never two at a time,
-    none below `min_available`, and none in a freeze window. What must never run twice, and what has
-    kept volumes, stays. It goes on also when nobody waits for it.
+    none below `min_available`. In a freeze window none begins before its end, unless you say why
+    these can't wait. What must never run twice, and what has kept volumes, stays. It goes on also
+    when nobody waits for it.
 
     \b
     Examples:
       ozy rebalance --dry-run
       ozy rebalance --max-moves 5
+      ozy rebalance --override-freeze "n2 is too hot"
     """
+    if override_freeze and (dry_run or stop):
+        raise click.UsageError("--override-freeze is for moves: without --dry-run and --stop.")
     client = connect()
     if dry_run:
         show(client.get("rebalance", max_moves=max_moves), _draw_forecast)
         return 0
-    found = client.post("rebalance", body={"max_moves": 0 if stop else max_moves})
+    body = {"max_moves": 0 if stop else max_moves}
+    found = client.post("rebalance", body=body, override_freeze=override_freeze)
     is_table = settings().output == "table"
-    if stop or not found["changed"] or detach:
+    if stop or not found["changed"] or detach or found["frozen"]:
         show(found, _draw_stopped if stop else _draw_forecast)
         return 0
     if is_table:

@@ -85,11 +85,16 @@ class Client:
         return self._until_known(request) if once else self._document(request)
 
     def change(
-        self, method: str, *path: str, body: Document | None = None, revision: int | None = None
+        self,
+        method: str,
+        *path: str,
+        body: Document | None = None,
+        revision: int | None = None,
+        **query: object,
     ) -> Any:
         """PATCH, PUT or DELETE. ``revision``: only if the settings still have that one."""
         data = b"" if body is None else json.dumps(body).encode()
-        request = Request(method, path, {}, data, CHANGE_SECONDS, _condition(revision))
+        request = Request(method, path, query, data, CHANGE_SECONDS, _condition(revision))
         return self._document(request)
 
     def delete(self, *path: str, version: int | None = None) -> Any:

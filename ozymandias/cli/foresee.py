@@ -4,7 +4,7 @@ import click
 
 from ozymandias.cli.client import Document, connect
 from ozymandias.cli.options import cluster_options
-from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, print_table, show
+from ozymandias.cli.render import DIM, GREEN, RED, YELLOW, clean, paint, plural, print_table, show
 
 WORK_SECONDS = 120.0  # many losses of many nodes take their time
 CHANGES_SHOWN_MAX = 40
@@ -32,8 +32,12 @@ def what_if(steps: str) -> None:
 
 
 def draw_outcome(found: Document) -> None:
+    if found.get("first"):
+        print("What is under way or due already comes first:")
+        _draw_changes(found["first"])
     for step in found["steps"]:
         _draw_step(step)
+    _draw_later(found)
     print()
     draw_fates(found["jobs"])
     if found["waiting"]:
@@ -55,16 +59,36 @@ def _draw_step(step: Document) -> None:
     print(f"{step['step']}:")
     if step["problem"]:
         print(paint("  ! ", RED) + f"refused: {clean(step['problem']['detail'])}")
-    for change in step["changes"][:CHANGES_SHOWN_MAX]:
-        draw_change(change)
-    more = len(step["changes"]) - CHANGES_SHOWN_MAX
-    if more > 0:
-        print(f"    and {more} more")
+    _draw_changes(step["changes"])
     if not step["changes"] and not step["problem"]:
         print("    nothing moves")
     for fate in step["hurt"]:
         names = ", ".join(fate["waiting"]) or f"{fate['wanted'] - fate['after']} of {_name(fate)}"
         print(paint("  ? ", RED) + f"{names} would wait")
+
+
+def _draw_later(found: Document) -> None:
+    """What the settings of the cluster hold back."""
+    if found.get("frozen"):
+        print(paint(f"No rollout goes on and no move begins: {clean(found['frozen'])}.", YELLOW))
+    if found.get("thawed"):
+        print("When that ends:")
+        _draw_changes(found["thawed"])
+    if not found.get("with_moves", True):
+        print(paint("Moves for a better layout are left out: the cluster is large.", DIM))
+    if found.get("suggested"):
+        print(
+            f"Only suggested, for the setting `rebalance` is {found['rebalance']}:"
+            " `ozy rebalance` would then move"
+        )
+        _draw_changes(found["suggested"])
+
+
+def _draw_changes(changes: list[Document]) -> None:
+    for change in changes[:CHANGES_SHOWN_MAX]:
+        draw_change(change)
+    if (more := len(changes) - CHANGES_SHOWN_MAX) > 0:
+        print(f"    and {more} more")
 
 
 def draw_change(change: Document) -> None:

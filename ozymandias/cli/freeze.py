@@ -29,7 +29,7 @@ def freeze(ctx: click.Context) -> None:
       ozy freeze
       ozy freeze add nights --from 22:00 --to 06:00 --timezone Europe/Berlin --reason "no one looks"
       ozy freeze now --for 2h --reason "a demo"
-      ozy freeze remove nights
+      ozy freeze remove now --reason "the demo is over"
     """
     if ctx.invoked_subcommand is None:
         show(connect().get("freezes"), _draw)
@@ -127,13 +127,17 @@ def now(duration: str, name: str, timezone: str, reason: str) -> None:
 
 @freeze.command("remove")
 @click.argument("name")
+@click.option(
+    "--reason", default="", metavar="TEXT", help="Why; recorded, and needed while it holds."
+)
 @context_option
 @output_option
-def remove(name: str) -> None:
+def remove(name: str, reason: str) -> None:
     """Remove a window; what waited for its end goes on at once.
 
     \b
-    Example:
+    Examples:
       ozy freeze remove nights
+      ozy freeze remove now --reason "the demo is over"
     """
-    show(connect().change("DELETE", "freezes", name), draw_change)
+    show(connect().change("DELETE", "freezes", name, reason=reason), draw_change)

@@ -23,6 +23,8 @@ from ozymandias.cli.watch import Watch
 from ozymandias.model.units import format_cores, format_duration, format_size
 from ozymandias.problems import CATALOGUE, ProblemError
 
+SEEN_SECONDS = 5.0
+
 
 @click.command()
 @click.argument("file", type=click.Path(allow_dash=True))
@@ -75,7 +77,12 @@ def _submitted(change: Document) -> str:
         return f"{name} is unchanged at version {change['version']}."
     plan = change["plan"]
     parts = [f"{len(plan[verb])} to {verb}" for verb in ("place", "stop", "move") if plan[verb]]
-    follows = ", ".join(parts) or "instances are replaced one at a time"
+    if parts:
+        follows = ", ".join(parts)
+    elif change["created"] or not change["wanted"]:
+        follows = "it has no instances for now"
+    else:
+        follows = "instances are replaced one at a time"
     return f"{name} version {change['version']} submitted: {follows}."
 
 
@@ -168,6 +175,9 @@ def _draw_steps(found: Document) -> None:
     else:
         said = ", ".join(f"{count} to {verb}" for verb, count in counts.items())
         print(f"It fits: {said}.")
+    if found.get("frozen"):  # a daemon of an earlier version does not tell
+        print(paint(f"But nothing is replaced now: {clean(found['frozen'])}.", YELLOW))
+        print("To have it at once: `ozy submit` with --override-freeze REASON.")
 
 
 def _draw_misfit(problem: Document) -> None:
@@ -262,8 +272,14 @@ def _finish(client: Client, change: Document, detach: bool, timeout: float) -> N
     namespace, name = change["namespace"], change["job"]
     quiet = settings().output != "table"
     if detach:
+        # Answered when the daemon has seen the change, so that it tells whether a freeze holds it.
+        status = client.get(
+            "jobs", namespace, name, after=change["revision"] - 1, wait=SEEN_SECONDS
+        )
         if quiet:
-            print_document(client.get("jobs", namespace, name), settings().output)
+            print_document(status, settings().output)
+        elif status["frozen"]:
+            _tell_frozen(change, status)
         else:
             print(f"Not waiting; `ozy status {job_name(change)}` shows how it goes.")
         return
@@ -273,8 +289,7 @@ def _finish(client: Client, change: Document, detach: bool, timeout: float) -> N
         print_document(status, settings().output)
         return
     if status["frozen"]:
-        print(f"{job_name(change)} is {clean(status['frozen'])}: its instances are replaced then.")
-        print("To have it now: --override-freeze REASON.")
+        _tell_frozen(change, status)
         return
     took = format_duration(watch.elapsed_seconds)
     done(
@@ -283,6 +298,11 @@ def _finish(client: Client, change: Document, detach: bool, timeout: float) -> N
     )
     for url in urls(client.context.ingress, status["hosts"]):
         print(f"  {url}")
+
+
+def _tell_frozen(change: Document, status: Document) -> None:
+    print(f"{job_name(change)} is {clean(status['frozen'])}: its instances are replaced then.")
+    print("To have it now: --override-freeze REASON.")
 
 
 def urls(ingress: str, hosts: list[str]) -> list[str]:

@@ -59,6 +59,12 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("cluster", "founding_upkeep", "cluster", "Make several hosts one cluster."),
             ("doctor", "cluster", "doctor", "Find out what is missing or wrong."),
             ("install", "host", "install", "Make this host a node: units, settings, a token."),
+            (
+                "token",
+                "tokens",
+                "token",
+                "Make tokens, with which people and programs use the API.",
+            ),
             ("context", "about", "context", "Choose which cluster to talk to."),
             ("version", "about", "version", "Print the versions of ozy and of the cluster."),
             ("completion", "about", "completion", "Print shell completion."),

@@ -102,11 +102,18 @@ def version_option(function: Decorated) -> Decorated:
     )(function)
 
 
+def _with_reason(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    if value is not None and not value.strip():
+        raise click.BadParameter("it needs a reason, which is recorded", ctx=ctx, param=param)
+    return value or ""
+
+
 def override_option(function: Decorated) -> Decorated:
-    """For a change that replaces instances."""
+    """For a change that waits for the end of a freeze window."""
     return click.option(
         "--override-freeze",
-        default="",
+        default=None,
+        callback=_with_reason,
         metavar="REASON",
         help="Do not wait for the end of a freeze window; the reason is recorded.",
     )(function)

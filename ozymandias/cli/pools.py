@@ -8,7 +8,7 @@ from ozymandias.cli.client import Document, connect
 from ozymandias.cli.options import cluster_options, settings
 from ozymandias.cli.render import print_table, show
 
-_HEADER = ("POOL", "NAMESPACE", "LIVE", "WANTED", "MIN", "MAX", "PENDING", "SEEN", "REASON")
+_HEADER = ("POOL", "NAMESPACE", "LIVE", "WANTED", "MIN", "MAX", "PENDING", "SINCE", "REASON")
 
 
 @click.command()
@@ -16,8 +16,8 @@ _HEADER = ("POOL", "NAMESPACE", "LIVE", "WANTED", "MIN", "MAX", "PENDING", "SEEN
 def pools() -> None:
     """List jobs that scale themselves, and what is pending.
 
-    SEEN is how long ago the source last had something new to say; it is asked more often. All
-    namespaces, unless -n is given.
+    SINCE is how long ago the source began to say what it says now; it is asked as often as the job
+    file has it, and what is no news is not written down. All namespaces, unless -n is given.
 
     \b
     Examples:

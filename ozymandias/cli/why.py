@@ -90,7 +90,7 @@ def _draw_why_not(found: Document) -> None:
 
 def draw_verdicts(rows: list[Document]) -> None:
     """Nodes by rank with what counted, the chosen one marked; then what spoke against others."""
-    cells = [(row["node"], row["rank"], row["against"] or _terms(row)) for row in rows]
+    cells = [(row["node"], row["rank"] or None, row["against"] or _terms(row)) for row in rows]
     chosen = {row["node"] for row in rows if row.get("chosen", row.get("is_chosen"))}
     marked = [(f"{node} *" if node in chosen else node, *rest) for node, *rest in cells]
     print_table(("NODE", "RANK", "WHAT COUNTED"), marked, empty=NO_NODE)

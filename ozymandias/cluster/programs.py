@@ -27,6 +27,19 @@ ETCD_ELECTION_MILLISECONDS = 700
 SEARCH_PATH = "/usr/sbin:/sbin"  # where Debian keeps what root runs
 
 
+# As the units of `deploy/systemd` have it. The guard sees to itself. podman's service has none:
+# what it starts would inherit it, and pods are to be killed before anything of the host.
+OOM_SCORES = {
+    "etcd": -900,
+    "ozymandias": -800,
+    "flanneld": -800,
+    "keeper": -300,
+    "ingress": -500,
+    "dns": -500,
+    "coredns": -500,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     name: str  # of the process and its log: etcd, podman, guard, n1, ..., ingress, dns
@@ -35,6 +48,7 @@ class Program:
     is_node: bool = False
     grace_seconds: float = 3.0  # between SIGTERM and SIGKILL
     start_seconds_max: float | None = None  # until it says that it is ready; None: it never does
+    oom_score_adj: int = 0  # below 0: the kernel spares it when the host is out of memory
 
 
 def programs(cluster: LocalCluster) -> tuple[Program, ...]:
@@ -42,7 +56,12 @@ def programs(cluster: LocalCluster) -> tuple[Program, ...]:
     environment = base_environment()
     first = str(cluster.config_file(cluster.nodes[0].name))
     return (
-        Program(name="etcd", command=etcd_command(cluster), environment=environment),
+        Program(
+            name="etcd",
+            command=etcd_command(cluster),
+            environment=environment,
+            oom_score_adj=OOM_SCORES["etcd"],
+        ),
         Program(
             name="podman",
             command=tuple(containers_conf.service_command(cluster.podman_socket)),
@@ -55,6 +74,7 @@ def programs(cluster: LocalCluster) -> tuple[Program, ...]:
                 command=(*_entry("ozymandias"), "--config", str(cluster.config_file(node.name))),
                 environment=environment,
                 is_node=True,
+                oom_score_adj=OOM_SCORES["ozymandias"],
             )
             for node in cluster.nodes
         ),
@@ -63,6 +83,7 @@ def programs(cluster: LocalCluster) -> tuple[Program, ...]:
                 name=name,
                 command=(*_entry(f"ozymandias-{name}"), "--config", first),
                 environment=environment,
+                oom_score_adj=OOM_SCORES[name],
             )
             for name in ("ingress", "dns")
         ),

@@ -203,7 +203,7 @@ class Supervision:
     async def _spawn(self, program: Program, readiness: Readiness | None) -> Process:
         self._logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self._logs / f"{program.name}.log").open("ab") as log:
-            return await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *program.command,
                 env={**program.environment, **(readiness.environment if readiness else {})},
                 cwd=self._logs,
@@ -212,6 +212,8 @@ class Supervision:
                 stderr=log,
                 start_new_session=True,
             )
+        _spare(process.pid, program)
+        return process
 
     async def _wait(self, child: Child, process: Process, readiness: Readiness | None) -> int:
         """For the end of the process, which comes by us when it does not get ready in time."""
@@ -285,6 +287,18 @@ def _trim(log: Path) -> None:
             kept = log.read_bytes()[-LOG_SIZE_MAX_BYTES:]
             log.with_suffix(".log.1").write_bytes(kept)
         os.truncate(log, 0)
+
+
+def _spare(pid: int, program: Program) -> None:
+    """From the kernel, when the host is out of memory; a container may not be allowed to."""
+    if not program.oom_score_adj:
+        return
+    try:
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(program.oom_score_adj))
+    except ProcessLookupError:
+        pass  # it has ended already, which is told elsewhere
+    except OSError as error:
+        say(f"{program.name} keeps its oom_score_adj: {error.strerror}")
 
 
 def say(text: str) -> None:

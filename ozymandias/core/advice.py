@@ -6,22 +6,28 @@ leaves the job with all that it wants is told.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from ozymandias.core.apply import apply
 from ozymandias.core.attempt import Attempt
 from ozymandias.core.buckets import is_system, per_node, sort_job
+from ozymandias.core.newcomers import nodes_of, present
+from ozymandias.core.nodes import plan_end_drain, plan_label, plan_uncordon
 from ozymandias.core.outlook import Future
 from ozymandias.core.rooms import rooms_of
-from ozymandias.core.rules import pools_of, rules_of
-from ozymandias.core.suggest import suggestions_for
+from ozymandias.core.routes import Names
+from ozymandias.core.rules import rules_of
+from ozymandias.core.schedule import plan_scale, plan_submit, rooms_without
+from ozymandias.core.suggest import Trial, suggestions_for
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Container, Job, JobKey, JobRecord, Neighbour, PlacementRules
-from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources
+from ozymandias.model.node import Demand, Node, NodeName
+from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import parse_size
-from ozymandias.problems import Suggestion
+from ozymandias.problems import Problem, Suggestion
 
 NODES_MAX = 200  # in larger clusters playing each suggestion would take too long
 
@@ -48,8 +54,11 @@ def advice(snapshot: Snapshot, key: JobKey) -> tuple[Suggestion, ...]:
     )
     if attempt.fits() or len(snapshot.nodes) > NODES_MAX:
         return ()
-    found = suggestions_for(attempt, attempt.placeable())
-    return tuple(s for s in found if does(snapshot, key, s.change))
+    trial = Trial(
+        holds=lambda suggestion: does(snapshot, key, suggestion.change),
+        changed=replace(attempt, rooms=rooms_without(snapshot, key), kept=0, there={}),
+    )
+    return tuple(suggestions_for(attempt, attempt.placeable(), trial))
 
 
 def does(snapshot: Snapshot, key: JobKey, change: Mapping[str, Any]) -> bool:
@@ -63,71 +72,43 @@ def does(snapshot: Snapshot, key: JobKey, change: Mapping[str, Any]) -> bool:
 
 
 def carried_out(snapshot: Snapshot, key: JobKey, change: Mapping[str, Any]) -> Snapshot | None:
-    """The snapshot after a suggestion was followed; None for one that nobody here knows."""
-    record = snapshot.jobs[key]
+    """The snapshot after a suggestion was followed, by the planners that an operator would ask.
+
+    None for one that nobody here knows, and for what would be refused.
+    """
+    decision: Plan | Problem | None = None
     for name, value in change.items():
-        if name in ("start", "uncordon", "undrain"):
-            names = value if isinstance(value, list) else [value]
-            return _with_nodes(snapshot, {n: _opened(snapshot.nodes[n]) for n in names})
-        if name == "label":
-            node = snapshot.nodes[value["node"]]
-            labels = {**node.ledger.set_labels, **value["labels"]}
-            return _with_nodes(
-                snapshot,
-                {node.name: replace(node, ledger=replace(node.ledger, set_labels=labels))},
-            )
+        if name == "start":
+            return _with_nodes(snapshot, {n: present(snapshot.nodes[n]) for n in value})
         if name == "nodes":
-            return _with_nodes(snapshot, dict(_new_nodes(snapshot, record, change)))
-        if name == "numInstances":
-            head = replace(record.head, wanted=value)
-            return _with_job(snapshot, replace(record, head=head))
-        if record.current and (job := _changed(record.current.job, name, value)):
-            return _with_job(snapshot, _next_version(record, job))
-    return None
+            return _with_nodes(snapshot, nodes_of(change))
+        if name == "uncordon":
+            decision = plan_uncordon(snapshot, value)
+        elif name == "undrain":
+            decision = plan_end_drain(snapshot, value)
+        elif name == "label":
+            decision = plan_label(snapshot, value["node"], value["labels"], ())
+        elif name == "numInstances":
+            decision = plan_scale(snapshot, key, value)
+        else:
+            decision = _resubmitted(snapshot, snapshot.jobs[key], name, value)
+        break
+    return apply(snapshot, decision, "") if isinstance(decision, Plan) else None
 
 
 def _with_nodes(snapshot: Snapshot, nodes: Mapping[NodeName, Node]) -> Snapshot:
     return replace(snapshot, nodes={**snapshot.nodes, **nodes})
 
 
-def _with_job(snapshot: Snapshot, record: JobRecord) -> Snapshot:
-    return replace(snapshot, jobs={**snapshot.jobs, record.key: record})
-
-
-def _opened(node: Node) -> Node:
-    ledger = replace(node.ledger, is_cordoned=False, drain=None)
-    presence = Presence(address="", machine_id="", session="", daemon_version="", api="")
-    return replace(node, ledger=ledger, presence=node.presence or presence, presence_revision=1)
-
-
-def _new_nodes(
-    snapshot: Snapshot, record: JobRecord, change: Mapping[str, Any]
-) -> Iterator[tuple[NodeName, Node]]:
-    """Nodes as the suggestion words them: with what the job and its pool require of labels."""
-    rules = record.current.job.placement if record.current else PlacementRules()
-    pools = pools_of(snapshot.settings, record.key.namespace, is_hard=True)
-    required = (*rules.require, *(pools[0].require if pools else ()))
-    labels = {rule.label: rule.values[0] for rule in required if rule.values}
-    capacity = Resources(
-        memory_bytes=change["memory_bytes"],
-        disk_bytes=change.get("disk_bytes", 0),
-        cpu_millis=change.get("cpu_millis", 0),
-    )
-    for number in range(change["nodes"]):
-        name = NodeName(f"new-{number}")
-        ledger = Ledger(capacity=capacity, labels=labels)
-        yield name, _opened(Node(name=name, ledger=ledger, ledger_revision=1))
-
-
-def _next_version(record: JobRecord, job: Job) -> JobRecord:
-    assert record.current is not None
-    number = max(record.versions) + 1
-    version = replace(record.current, version=number, job=job)
-    return replace(
-        record,
-        head=replace(record.head, version=number),
-        versions={**record.versions, number: version},
-    )
+def _resubmitted(
+    snapshot: Snapshot, record: JobRecord, name: str, value: Any
+) -> Plan | Problem | None:
+    """The job file with one line of it changed, and as many instances as are wanted now."""
+    job = _changed(record.current.job, name, value) if record.current else None
+    if job is None:
+        return None
+    job = replace(job, instances=record.head.wanted)
+    return plan_submit(snapshot, job, uid=record.head.uid, names=Names())
 
 
 def _changed(job: Job, name: str, value: Any) -> Job | None:

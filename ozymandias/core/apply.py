@@ -10,7 +10,6 @@ Totals may shrink on a node that is over its limit (its capacity was lowered); t
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import groupby
 from typing import NamedTuple
 
@@ -45,17 +44,6 @@ class _Kind(NamedTuple):
     demand: Demand
 
 
-def touched(plan: Plan) -> tuple[AbstractSet[NodeName], AbstractSet[Pair]]:
-    """The nodes whose ledgers a plan rewrites, and the (node, job) pairs it reassigns.
-
-    Both in the order of the plan.
-    """
-    nodes = dict.fromkeys([node for node, _ in plan.pairs])
-    nodes |= dict.fromkeys(change.node for change in plan.nodes)
-    nodes |= dict.fromkeys(sorted(plan.dead))
-    return nodes.keys(), plan.pairs
-
-
 def gaining(plan: Plan) -> frozenset[JobKey]:
     """The jobs for which a plan creates live slots: their heads are compared and rewritten."""
     return frozenset(s.job for s in plan.steps if s.before is None and s.after in LIVE)
@@ -63,14 +51,13 @@ def gaining(plan: Plan) -> frozenset[JobKey]:
 
 def apply(snapshot: Snapshot, plan: Plan, commit: str = "") -> Snapshot:
     """The snapshot after the plan, at the same revision; ``commit`` marks what was rewritten."""
-    nodes, _ = touched(plan)
     assigned = _edited_assignments(snapshot.assigned, plan.steps)
     gains = gaining(plan)
     jobs = _changed_jobs(snapshot, plan, gains, commit)
     _check_slots(assigned, gains)
-    return replace(
+    return structs.replace(
         snapshot,
-        nodes=_rewritten_nodes(snapshot, assigned, plan, nodes, commit),
+        nodes=_rewritten_nodes(snapshot, assigned, plan, commit),
         jobs=jobs,
         assignments=assigned,
         statuses=_forgotten(snapshot.told, plan.dead) if plan.dead else snapshot.statuses,
@@ -230,21 +217,20 @@ def _rewritten_nodes(
     snapshot: Snapshot,
     assigned: Assignments,
     plan: Plan,
-    names: AbstractSet[NodeName],
     commit: str,
 ) -> Mapping[NodeName, Node]:
     gains = {s.node for s in plan.steps if s.after in LIVE}
     changes = {change.node: change for change in plan.nodes}
     nodes: dict[NodeName, Node] = {}
     there, dead, displaced = snapshot.nodes, plan.dead, plan.displaced
-    for name in names:
+    for name in plan.touched:
         node = there.get(name)
         if node is None:
             raise AssertionError(f"{name} has no ledger")
         if name in dead and node.is_alive:
             raise AssertionError(f"{name} is alive and can't be declared dead")
-        row = assigned.on(name)
-        before, held, promised = node.ledger, row.held, row.promised
+        row, before = assigned.on(name), node.ledger
+        held, promised = row.held, row.promised
         ledger = structs.replace(before, held=held, promised=promised, commit=commit)
         if name in changes:
             ledger = _as_set(ledger, changes[name])
@@ -306,7 +292,8 @@ def _changed_jobs(
         changed[plan.job.key] = _changed_record(snapshot.jobs.get(plan.job.key), plan.job)
     for key, record in changed.items():
         if record is not None:
-            changed[key] = replace(record, head=replace(record.head, commit=commit))
+            head = structs.replace(record.head, commit=commit)
+            changed[key] = structs.replace(record, head=head)
         elif key in gains:
             raise AssertionError(f"{key} has no head and can't gain instances")
     return Table.of(snapshot.jobs).changed(changed)

@@ -156,7 +156,7 @@ def assignments_by_job(
 
 
 def per_node(instances: Iterable[Assigned]) -> Counter[NodeName]:
-    return Counter(a.node for a in instances)
+    return Counter([a.node for a in instances])
 
 
 class FreeSlots(Iterator[int]):

@@ -332,14 +332,21 @@ def _is_over(assigned: Assigned, earlier: Iterable[Edit]) -> bool:
 
 def _before(decision: Decision, number: int, slot: int) -> Iterator[Edit]:
     """What had been decided before this instance, slot by slot."""
-    for position, step in enumerate(decision.steps[: number + 1]):
-        for one in step.slots:
-            if position == number and one >= slot:
-                return
+    yield from edits_of(decision.steps[:number])
+    for edit in edits_of(decision.steps[number : number + 1]):
+        if edit.slot >= slot:
+            return
+        yield edit
+
+
+def edits_of(steps: Iterable[DecidedStep]) -> Iterator[Edit]:
+    """Slot by slot."""
+    for step in steps:
+        for slot in step.slots:
             yield Edit(
                 node=step.node,
                 job=step.job,
-                slot=one,
+                slot=slot,
                 uid=step.uid,
                 version=step.version,
                 generation=step.generation,

@@ -4,20 +4,19 @@ Nothing here decides anything. `why` reads a snapshot and says of each instance 
 what it is waiting for, with numbers; `plan_document` spells a plan for programs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ozymandias.core.advice import advice
 from ozymandias.core.apply import LIVE
 from ozymandias.core.buckets import Buckets, is_system, per_node, sort_job
 from ozymandias.core.budget import budget_of
-from ozymandias.core.fitting import describe, needs
+from ozymandias.core.fitting import describe, needs, tally
 from ozymandias.core.foresee import foresee
 from ozymandias.core.placement import most_that_fit
 from ozymandias.core.rollout import next_step, rolling_of
 from ozymandias.core.rooms import NOW, Room, rooms_of
-from ozymandias.core.rules import rules_of
-from ozymandias.core.suggest import rooms_if_started, start_words
+from ozymandias.core.rules import rules_of, unknown_burst_nodes
 from ozymandias.core.system import pending_on, rooms_for_system, tend, tending_of, wanted_of
 from ozymandias.core.upkeep import shortfalls
 from ozymandias.core.vacate import fits_held
@@ -26,7 +25,7 @@ from ozymandias.model.job import Job, JobKey, JobRecord
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.problems import Problem
+from ozymandias.problems import Problem, Suggestion
 
 # The plan as a document ---------------------------------------------------------------------------
 
@@ -70,8 +69,13 @@ def _name(it: Edit | Assigned) -> str:
 # Why ----------------------------------------------------------------------------------------------
 
 
-def why(snapshot: Snapshot, key: JobKey) -> tuple[str, ...]:
-    """Line by line, how a job stands and what each instance that is not healthy waits for."""
+def why(
+    snapshot: Snapshot, key: JobKey, suggestions: Sequence[Suggestion] | None = None
+) -> tuple[str, ...]:
+    """Line by line, how a job stands and what each instance that is not healthy waits for.
+
+    ``suggestions`` is the `advice` for it, where somebody has asked for it already.
+    """
     record = snapshot.jobs.get(key)
     if record is None:
         return (f"There is no job {key}.",)
@@ -83,7 +87,7 @@ def why(snapshot: Snapshot, key: JobKey) -> tuple[str, ...]:
             if is_system(record)
             else (
                 *_rollout_lines(snapshot, record, buckets),
-                *_pending_lines(snapshot, record, buckets),
+                *_pending_lines(snapshot, record, buckets, suggestions),
             )
         ),
         *(_waiting_line(snapshot, a) for a in (*buckets.waiting, *buckets.stale)),
@@ -159,7 +163,12 @@ def _step_words(edit: Edit) -> str:
     return f"{_name(edit)} on {edit.node} is to stop"
 
 
-def _pending_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> Iterator[str]:
+def _pending_lines(
+    snapshot: Snapshot,
+    record: JobRecord,
+    buckets: Buckets,
+    suggestions: Sequence[Suggestion] | None,
+) -> Iterator[str]:
     missing = record.head.wanted - len(buckets.live)
     if missing <= 0 or record.head.deleting:
         return
@@ -172,17 +181,16 @@ def _pending_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
     if most_that_fit(rooms_of(snapshot), demand, 1, NOW, rules=rules, there=there):
         yield f"{count} pending: there is room, and they are placed in a moment."
         return
-    yield f"{count} pending: each needs {needs(demand)}, and no node has that free."
+    who = "it" if missing == 1 else "each"
+    short = list(shortfalls(snapshot, job, rooms_of(snapshot), rules, there))
+    yield f"{count} pending: {who} needs {needs(demand)}{tally(short)}."
+    for name in unknown_burst_nodes(snapshot, job):
+        yield f"There is no node {name}, which its burst is to go to."
     yield from _displaced_lines(snapshot, record, buckets)
-    yield from _node_lines(snapshot, job, buckets)
-    for name, room in rooms_if_started(snapshot).items():
-        if most_that_fit({name: room}, demand, 1, NOW, rules=rules, there=there):
-            yield f"There would be room if you {start_words([name])}."
-            break
+    yield from (f"  {describe(one)}" for one in short)
     every = "It" if missing == 1 else "All of them"
-    for suggestion in advice(snapshot, record.key):
-        if "start" not in suggestion.change:
-            yield f"{every} would have a place if you {suggestion.text}."
+    for suggestion in advice(snapshot, record.key) if suggestions is None else suggestions:
+        yield f"{every} would have a place if you {suggestion.text}."
 
 
 def _displaced_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> Iterator[str]:

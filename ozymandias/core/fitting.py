@@ -5,13 +5,14 @@ nodes, not free bytes lying about. The resource to blame is found by asking agai
 no end of it.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from ozymandias import problems
 from ozymandias.core.attempt import Attempt, counted, why_closed
 from ozymandias.core.placement import most_that_fit
 from ozymandias.core.rooms import UNCOUNTED, Room
-from ozymandias.core.rules import NO_RULES, Rules
+from ozymandias.core.rules import NO_RULES, Rules, unknown_burst_nodes
 from ozymandias.core.suggest import suggestions_for
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobKey
@@ -69,6 +70,7 @@ def _no_match(
     if possible >= attempt.wanted:
         return None
     matching = len(attempt.rules.eligible(attempt.rooms))
+    unknown = unknown_burst_nodes(attempt.snapshot, attempt.job)
     asked = " and ".join(attempt.rules.required)
     if not matching:
         detail = f"{attempt.key} requires {asked}, and no node that takes work has that."
@@ -79,6 +81,7 @@ def _no_match(
             f"{attempt.key} wants {counted(attempt.wanted, 'instance')}{limits}, and"
             f" {counted(matching, 'node')}{which} can take {possible}."
         )
+    detail += "".join(f" There is no node {name}." for name in unknown)
     return problems.does_not_fit(
         problems.NO_MATCHING_NODE,
         job=attempt.job.name,
@@ -199,6 +202,30 @@ def needs(demand: Demand) -> str:
         parts.append(format_cores(demand.cpu_millis))
     parts += [f"host port {port}" for port in demand.host_ports]
     return " and ".join(parts)
+
+
+def tally(shortfalls: Sequence[NodeShortfall]) -> str:
+    """How many nodes lack the room, and how many are out of the question and by what.
+
+    Words that go on from what an instance needs; what is particular to one node is left out.
+    """
+    if not shortfalls:
+        return ", and there are no nodes"
+    reasons = Counter(short.reason.split(": ")[0] for short in shortfalls)
+    few = reasons.pop("", 0)
+    if not reasons:
+        return ", and no node has that free"
+    if not few and len(reasons) == 1:
+        (why,) = reasons
+        everybody = (
+            "the only node is" if len(shortfalls) == 1 else f"all {len(shortfalls)} nodes are"
+        )
+        return f", and {everybody} {why}"
+    parts = [f"{few} {'does' if few == 1 else 'do'} not have that free"] if few else []
+    most = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    parts += [f"{count} {'is' if count == 1 else 'are'} {why}" for why, count in most]
+    words = "; ".join(parts)
+    return f". Of {counted(len(shortfalls), 'node')} {words}"
 
 
 def describe(short: NodeShortfall) -> str:

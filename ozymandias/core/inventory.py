@@ -15,42 +15,59 @@ to the general one, which would have begun just so (a property test holds them t
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush, merge
-from typing import Any, TypeVar
+from itertools import chain
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ozymandias.core.rooms import cpu_limit, load_class
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.part import Part
-from ozymandias.model.tables import Table
-
-T = TypeVar("T", bound=tuple[Any, ...])
+from ozymandias.model.tables import changes_between
 
 ENDLESS = 2**62
 RING = 2**64
+ALIKE_MAX = 2**14  # kinds of nodes that are remembered
 KEPT_MAX = 8  # orders that are kept, for as many sizes of instances
 
 # Whether it is beyond the target; tenths of memory that would be used, negative below it; load.
 Class = tuple[int, int, int]
-Spot = tuple[int, NodeName]  # the place on the ring
+Spot = str  # the place on the ring as text, then the node: sorted as the ring is, and no two alike
 
 
-class Standing(Struct, frozen=True, gc=False):
-    """Where a node is in the order, and how many it takes there before it is elsewhere or full."""
+class Standing(Struct, frozen=True, gc=False, eq=False):
+    """Where a node is in the order, and how many it takes there before it is elsewhere or full.
+
+    Nodes that are as large and as full share one.
+    """
 
     kind: Class
     most: int
     fitting: int  # in all, until it is full
+    # Bytes of memory: what may be promised there, and what is.
+    limit: int
+    promised: int
+    held: int
+    load: int  # in classes
 
 
 @lru_cache(maxsize=20_000)
-def spot_of(node: NodeName) -> int:
+def place_of(node: NodeName) -> int:
     """A node's place on the ring."""
     return int.from_bytes(blake2b(node.encode(), digest_size=8).digest(), "big")
+
+
+@lru_cache(maxsize=20_000)
+def spot_of(node: NodeName) -> Spot:
+    return f"{mark_of(place_of(node))}{node}"
+
+
+def mark_of(place: int) -> Spot:
+    """Where the spots of a place begin; the end of the ring is beyond all of them."""
+    return f"{place:016x}" if place < RING else "g"
 
 
 @lru_cache(maxsize=1_000)
@@ -66,7 +83,7 @@ def arc_of(part: Part) -> tuple[int, int]:
 
 def is_in(part: Part, node: NodeName) -> bool:
     first, last = arc_of(part)
-    return first <= spot_of(node) < last
+    return first <= place_of(node) < last
 
 
 class Inventory:
@@ -78,6 +95,8 @@ class Inventory:
         self._nodes: Mapping[NodeName, Node] = {}
         self._standings: dict[NodeName, Standing] = {}
         self._classes: dict[Class, list[Spot]] = {}
+        self._names: dict[Spot, NodeName] = {}
+        self._alike: dict[tuple[int, ...], Standing | None] = {}  # by all that they go by
 
     def follow(self, nodes: Mapping[NodeName, Node]) -> None:
         """Become the order of these nodes."""
@@ -85,33 +104,38 @@ class Inventory:
         if nodes is before:
             return
         self._nodes = nodes
-        for name in changed_between(before, nodes):
-            old, new = before.get(name), nodes.get(name)
-            if old is None or new is None or not _is_alike(old, new):
-                self._put(name, new)
+        if len(self._alike) > ALIKE_MAX:
+            self._alike.clear()
+        for name, node in changes_between(before, nodes).items():
+            self._put(name, node)
 
     def _put(self, name: NodeName, node: Node | None) -> None:
         old = self._standings.get(name)
         new = self._standing(node) if node is not None else None
+        if new is old:
+            return
+        spot = spot_of(name)
         if new is None:
             if old is not None:
-                self._take_out(name, old)
-                del self._standings[name]
+                self._take_out(spot, old.kind)
+                del self._standings[name], self._names[spot]
             return
         self._standings[name] = new
         kind = new.kind
-        if old is not None:
-            if old.kind == kind:
-                return
-            self._take_out(name, old)
+        if old is None:
+            self._names[spot] = name
+        elif old.kind == kind:
+            return
+        else:
+            self._take_out(spot, old.kind)
         row = self._classes.get(kind)
         if row is None:
             row = self._classes[kind] = []
-        insort(row, (spot_of(name), name))
+        insort(row, spot)
 
-    def _take_out(self, name: NodeName, standing: Standing) -> None:
-        row = self._classes[standing.kind]
-        del row[bisect_left(row, (spot_of(name), name))]
+    def _take_out(self, spot: Spot, kind: Class) -> None:
+        row = self._classes[kind]
+        del row[bisect_left(row, spot)]
 
     def _standing(self, node: Node) -> Standing | None:
         """None for a node that takes none of them."""
@@ -120,123 +144,113 @@ class Inventory:
         ledger, demand = node.ledger, self._demand
         capacity, reserve = ledger.capacity, ledger.reserve
         held, promised = ledger.held.resources, ledger.promised.resources
-        memory, used, in_use = demand.memory_bytes, promised.memory_bytes, held.memory_bytes
-        limit = capacity.memory_bytes - reserve.memory_bytes
-        most = _times(memory, limit - (used if used >= in_use else in_use))
+        most = ENDLESS  # by all but memory
         disk = capacity.disk_bytes - reserve.disk_bytes
         if demand.disk_bytes or promised.disk_bytes > disk or held.disk_bytes > disk:
             disk -= max(promised.disk_bytes, held.disk_bytes)
-            most = min(most, _times(demand.disk_bytes, disk))
+            most = _times(demand.disk_bytes, disk)
         if demand.cpu_millis or capacity.cpu_millis:
             cores = cpu_limit(ledger.allocatable) - max(promised.cpu_millis, held.cpu_millis)
             most = min(most, _times(demand.cpu_millis, cores))
+        limit = capacity.memory_bytes - reserve.memory_bytes
+        load = load_class(node.load) if node.load else 0
+        amounts = (limit, promised.memory_bytes, held.memory_bytes, load, most)
+        if amounts not in self._alike:
+            self._alike[amounts] = self._standing_of(*amounts)
+        return self._alike[amounts]
+
+    def _standing_of(
+        self, limit: int, promised: int, held: int, load: int, most: int
+    ) -> Standing | None:
+        memory = self._demand.memory_bytes
+        most = min(most, _times(memory, limit - max(promised, held)))
         if most <= 0:
             return None
-        limit = limit or 1
-        below = _times(memory, self._target * limit // 100 - used)
-        if below <= 0:
-            return self._beyond(node, 0, most)
-        load = load_class(node.load) if node.load else 0
-        kind = (0, -(10 * (used + memory) // limit), load)
-        return Standing(kind, most if most < below else below, most)
+        below = _times(memory, self._target * max(1, limit) // 100 - promised)
+        kind = (0, -(10 * (promised + memory) // max(1, limit)), load)
+        first = Standing(kind, min(most, below), most, limit, promised, held, load)
+        return first if below > 0 else self._beyond(first, 0, most)
 
-    def _beyond(self, node: Node, taken: int, fitting: int) -> Standing:
+    def _beyond(self, known: Standing, taken: int, fitting: int) -> Standing:
         """Where it is beyond the target once it has taken some, and ``fitting`` more are to fit."""
-        ledger, memory = node.ledger, self._demand.memory_bytes
-        limit = max(1, ledger.capacity.memory_bytes - ledger.reserve.memory_bytes)
-        used = ledger.promised.resources.memory_bytes + taken * memory
+        memory, limit = self._demand.memory_bytes, max(1, known.limit)
+        used = known.promised + taken * memory
         tenths = 10 * (used + memory) // limit
         alike = _times(10 * memory, (tenths + 1) * limit - 1 - 10 * used)
-        return Standing((1, tenths, load_class(node.load)), min(alike, fitting), fitting)
+        kind, most = (1, tenths, known.load), min(alike, fitting)
+        return structs.replace(known, kind=kind, most=most, fitting=fitting)
 
     def has_room(self, name: NodeName) -> bool:
         """Whether it takes at least one."""
         return name in self._standings
 
-    def in_order(self, start: int) -> Iterator[tuple[NodeName, int]]:
-        """Nodes and how many each takes, the best first; one that is not full then comes again.
+    def in_order(self, start: int) -> Iterator[tuple[NodeName, Standing]]:
+        """Each with how many it takes before it comes again, or is full.
 
         Where it comes again is by all that it was to take: who gave it fewer has a reason to give
         it no more.
         """
-        visited: list[tuple[NodeName, int, int]] = []  # how many it has taken, how many still fit
+        names, standings, mark = self._names, self._standings, mark_of(start)
         below = sorted(kind for kind, row in self._classes.items() if row and not kind[0])
         for kind in below:
-            for _, name in self._row(kind, start):
-                standing = self._standings[name]
-                most = standing.most
-                yield name, most
-                visited.append((name, most, standing.fitting - most))
-        yield from self._in_order_beyond(start, visited)
+            for spot in _around(self._classes[kind], mark):
+                name = names[spot]
+                yield name, standings[name]
+        spots = [spot for kind in below for spot in self._classes[kind]]
+        yield from self._in_order_beyond(mark, [(s, standings[names[s]], 0) for s in spots])
 
-    def in_part(self, part: Part, start: int) -> Iterator[tuple[NodeName, int]]:
+    def in_part(self, part: Part, start: int) -> Iterator[tuple[NodeName, Standing]]:
         """Those of one part of the ring, in the same order, and none beyond the target.
 
         As full as that nodes are filled evenly, all over the cluster: a part is no reason to fill
         its own while others have room below the target.
         """
-        first, last = arc_of(part)
+        first, last = map(mark_of, arc_of(part))
         for kind in sorted(kind for kind, row in self._classes.items() if row and not kind[0]):
             row = self._classes[kind]
-            arc = row[bisect_left(row, (first, "")) : bisect_left(row, (last, ""))]
-            for _, name in _around(arc, start):
-                yield name, self._standings[name].most
+            arc = row[bisect_left(row, first) : bisect_left(row, last)]
+            for spot in _around(arc, mark_of(start)):
+                name = self._names[spot]
+                yield name, self._standings[name]
 
     def _in_order_beyond(
-        self, start: int, again: list[tuple[NodeName, int, int]]
-    ) -> Iterator[tuple[NodeName, int]]:
-        """Class by class; what was taken makes a node's class higher, so none is missed."""
-        come: dict[Class, list[tuple[int, NodeName, int, Standing]]] = {}
+        self, mark: Spot, again: list[tuple[Spot, Standing, int]]
+    ) -> Iterator[tuple[NodeName, Standing]]:
+        """Class by class; what was taken makes a node's class higher, so none is missed.
+
+        ``again`` are those that were there already, and what they had taken before that.
+        """
+        come: dict[Class, dict[Spot, tuple[int, Standing]]] = {}  # how many each has taken
         kinds = [kind for kind, row in self._classes.items() if row and kind[0]]
         heapify(kinds)
         while True:
-            for name, taken, fitting in again:
-                if fitting > 0:
-                    standing = self._beyond(self._nodes[name], taken, fitting)
+            for spot, last, before in again:
+                if fitting := last.fitting - last.most:
+                    taken = before + last.most
+                    standing = self._beyond(last, taken, fitting)
                     if standing.kind not in come:
-                        come[standing.kind] = []
+                        come[standing.kind] = {}
                         heappush(kinds, standing.kind)
-                    come[standing.kind].append((spot_of(name), name, taken, standing))
+                    come[standing.kind][spot] = taken, standing
             if not kinds:
                 return
             kind, again = heappop(kinds), []
             while kinds and kinds[0] == kind:
                 heappop(kinds)
-            here = ((*spot, 0, self._standings[spot[1]]) for spot in self._row(kind, start))
-            back = _around(sorted(come.pop(kind, [])), start)
-            for _, name, taken, standing in merge(
-                here, back, key=lambda one: ((one[0] - start) % RING, one[1])
-            ):
-                yield name, standing.most
-                again.append((name, taken + standing.most, standing.fitting - standing.most))
-
-    def _row(self, kind: Class, start: int) -> Iterator[Spot]:
-        return _around(self._classes.get(kind, []), start)
+            back = come.pop(kind, {})
+            here = _around(self._classes.get(kind, []), mark)
+            both = merge(here, _around(sorted(back), mark), key=lambda s: (s < mark, s))
+            for spot in both:
+                name = self._names[spot]
+                taken, standing = back[spot] if spot in back else (0, self._standings[name])
+                yield name, standing
+                again.append((spot, standing, taken))
 
 
-def _around(row: Sequence[T], start: int) -> Iterator[T]:
-    """A row sorted by places on the ring, from one of them on and around."""
-    first = bisect_left(row, (start, ""))
-    for index in range(first, first + len(row)):
-        yield row[index if index < len(row) else index - len(row)]
-
-
-def changed_between(
-    before: Mapping[NodeName, Node], nodes: Mapping[NodeName, Node]
-) -> Collection[NodeName]:
-    """The names of all nodes that are not the same in both."""
-    if isinstance(nodes, Table) and (touched := nodes.touched_since(before)) is not None:
-        return touched
-    if list(before) == list(nodes):  # as in nearly all that have a common past
-        both = zip(nodes.items(), before.values(), strict=True)
-        return [name for (name, new), old in both if new is not old]
-    changed = {name for name, node in nodes.items() if before.get(name) is not node}
-    return changed | (before.keys() - nodes.keys())
-
-
-def _is_alike(one: Node, other: Node) -> bool:
-    """Whether they are the same in all that an order goes by."""
-    return one.ledger is other.ledger and one.presence is other.presence and one.load is other.load
+def _around(row: list[Spot], mark: Spot) -> Iterator[Spot]:
+    """A row sorted as the ring is, from a place on it on and around."""
+    first = bisect_left(row, mark)
+    return map(row.__getitem__, chain(range(first, len(row)), range(first)))
 
 
 def _times(each: int, left: int) -> int:

@@ -1,14 +1,20 @@
-"""Rules on a node's labels: which nodes match, why another does not, rules that no node can match.
+"""Rules on a node's labels: which nodes match, why another does not, and labels that would.
 
 Labels are texts. ``==``, ``!=`` and ``in`` compare texts; ``<`` and ``>`` compare numbers, and a
 label that is no number matches neither. ``!=`` also holds where the label is missing: "not on
 infra nodes" means every node that is not one.
+
+Rules that contradict each other are those for which no labels can be found: there is one search for
+both, `labels_for` tells what it finds and `contradiction` what it does not.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 
 from ozymandias.model.job import LabelRule, LabelTest, PlacementRules
+
+BILLION = 10**9  # a number in a label has up to nine decimals
 
 _NUMBER = re.compile(r"[-+]?[0-9]{1,15}(\.[0-9]{1,9})?")
 
@@ -52,25 +58,119 @@ def spelled(rule: LabelRule) -> str:
     return f"{rule.label} {rule.test} {', '.join(rule.values)}"
 
 
+def unmet_words(rule: LabelRule) -> str:
+    """What a node is that a rule does not hold of, in words that follow "is"."""
+    match rule.test:
+        case LabelTest.EXISTS:
+            return f"without label {rule.label}"
+        case LabelTest.EQUAL | LabelTest.IN:
+            return f"without label {spelled(rule)}"
+    return f"excluded by {spelled(rule)}"  # it may well have the label, with another value
+
+
+# What satisfies several rules ---------------------------------------------------------------------
+
+
 def contradiction(rules: Iterable[LabelRule]) -> str:
-    """Two requirements that no label can satisfy at once, in words; "" if there are none."""
-    seen: list[LabelRule] = []
-    for rule in rules:
-        for other in seen:
-            if other.label == rule.label and _exclude(other, rule):
-                return f"{spelled(other)} and {spelled(rule)} can't both hold"
-        seen.append(rule)
+    """Requirements that no label can satisfy at once, in words; "" if there are none.
+
+    All rules on one label are looked at together: three may exclude each other of which any two
+    could be met. Named are only those without which the others could be met.
+    """
+    for found in _by_label(rules).values():
+        if _value_for(found) is None:
+            needed = found
+            for rule in reversed(found):
+                fewer = [other for other in needed if other is not rule]
+                if fewer and _value_for(fewer) is None:
+                    needed = fewer
+            *others, last = map(spelled, needed)
+            if not others:
+                return f"{last} can't hold"
+            how = "both" if len(others) == 1 else "all"
+            return f"{', '.join(others)} and {last} can't {how} hold"
     return ""
 
 
-def _exclude(one: LabelRule, other: LabelRule) -> bool:
-    """Whether no value of the label satisfies both."""
-    for first, second in ((one, other), (other, one)):
-        if first.test in (LabelTest.EQUAL, LabelTest.IN):
-            return not any(matches(second, {first.label: value}) for value in first.values)
-    tests = {one.test: one, other.test: other}
-    if tests.keys() == {LabelTest.LESS, LabelTest.MORE}:
-        below = number_of(tests[LabelTest.LESS].values[0])
-        above = number_of(tests[LabelTest.MORE].values[0])
-        return below is None or above is None or below <= above
-    return False
+def labels_for(
+    rules: Iterable[LabelRule], present: Mapping[str, str] | None = None
+) -> dict[str, str] | None:
+    """Labels to give a node that has those ``present``, so that all of the rules hold of it.
+
+    None if there are no such labels: the rules contradict each other, or it would have to lose one.
+    """
+    found: dict[str, str] = {}
+    for label, group in _by_label(rules).items():
+        if unmet(group, present or {}) is not None:
+            value = _value_for(group)
+            if not value:
+                return None
+            found[label] = value
+    return found
+
+
+def _by_label(rules: Iterable[LabelRule]) -> dict[str, list[LabelRule]]:
+    found: dict[str, list[LabelRule]] = {}
+    for rule in dict.fromkeys(rules):
+        found.setdefault(rule.label, []).append(rule)
+    return found
+
+
+def _value_for(rules: Sequence[LabelRule]) -> str | None:
+    """A value of which all of these rules on one label hold.
+
+    Empty if they also hold where the label is missing, None if they hold of no value.
+    """
+    label = rules[0].label
+    if all(matches(rule, {}) for rule in rules):
+        return ""
+    return next(
+        (text for text in _candidates(rules) if unmet(rules, {label: text}) is None),
+        None,
+    )
+
+
+def _candidates(rules: Sequence[LabelRule]) -> Iterator[str]:
+    """Values one of which satisfies the rules, if any does; the plainest first."""
+    named = [r.values for r in rules if r.test in (LabelTest.EQUAL, LabelTest.IN)]
+    if named:
+        yield from named[0]
+        return
+    # Each `!=` takes away one text, so one more than there are of them is enough to try.
+    tries = 1 + sum(len(r.values) for r in rules if r.test is LabelTest.UNEQUAL)
+    if any(r.test in (LabelTest.LESS, LabelTest.MORE) for r in rules):
+        yield from _numbers(rules, tries)
+    else:
+        yield from (f"yes-{number}" if number else "yes" for number in range(tries))
+
+
+def _numbers(rules: Sequence[LabelRule], tries: int) -> Iterator[str]:
+    """Numbers above and below all limits: whole ones, then fractions as fine as labels have."""
+    above = [_billionths(r.values) for r in rules if r.test is LabelTest.MORE]
+    below = [_billionths(r.values) for r in rules if r.test is LabelTest.LESS]
+    if any(limit is None for limit in (*above, *below)):
+        return
+    low = max((limit for limit in above if limit is not None), default=None)
+    high = min((limit for limit in below if limit is not None), default=None)
+    if low is None:
+        assert high is not None, "asked for numbers without a limit"
+        first = -(-high // BILLION) - 1
+        whole = [first - number for number in range(tries)]
+        low = high - BILLION
+    else:
+        first = low // BILLION + 1
+        whole = [first + number for number in range(tries)]
+        high = low + BILLION if high is None else high
+    yield from map(str, whole)
+    parts = min(tries, high - low - 1) + 1
+    for number in range(1, parts):
+        yield _decimal(low + (high - low) * number // parts)
+
+
+def _billionths(values: Sequence[str]) -> int | None:
+    is_number = values and _NUMBER.fullmatch(values[0])
+    return int(Decimal(values[0]) * BILLION) if is_number else None
+
+
+def _decimal(billionths: int) -> str:
+    return format((Decimal(billionths) / BILLION).normalize(), "f")

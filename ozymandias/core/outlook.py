@@ -4,6 +4,13 @@ A `Future` is a working copy of the cluster in which all goes well: whatever is 
 healthy, whatever stops is gone at the next step, and what waits for its room gets it. It asks the
 arbiter again and again, as the peers do, and applies what it says as a commit would. So what it
 shows is what the scheduler will do, and in that order; only how long it takes is left out.
+
+When nothing is left to do, time goes by: first the minute after which new nodes and instances
+count as settled and the displaced may be displaced again, then up to the next deadline of a drain.
+It does not go by to the end of a freeze; what waits for that is another future (`Future.thawed`).
+
+Moves for a better layout are looked for only `at_leisure`: that takes longer than all the rest, and
+who only asks whether everything has a place does not need them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,11 +18,14 @@ from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 
-from ozymandias.core.apply import LIVE, apply, touched
-from ozymandias.core.arbiter import propose
+from ozymandias.core.apply import LIVE, apply
+from ozymandias.core.arbiter import Leisure, Proposal, propose
 from ozymandias.core.buckets import census, is_system
+from ozymandias.core.drain import next_deadline
+from ozymandias.core.freeze import Frozen, cluster_frozen
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_uncordon
-from ozymandias.core.preempt import AGAIN_SECONDS, Lately
+from ozymandias.core.preempt import AGAIN_SECONDS, Lately, displaced_in
+from ozymandias.core.rebalance import STEADY_SECONDS, foresee_rebalance
 from ozymandias.core.schedule import plan_scale, plan_stop
 from ozymandias.core.system import wanted_of
 from ozymandias.core.upkeep import pending_of
@@ -34,14 +44,15 @@ from ozymandias.model.job import JobKey
 from ozymandias.model.node import Drain, Ledger, Node, NodeName, Presence
 from ozymandias.model.plan import Pending, Plan
 from ozymandias.model.record import replace
+from ozymandias.model.settings import RebalanceMode
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.tables import Pairs
 from ozymandias.problems import Problem
 
 PLANS_MAX = 500  # that are played for one step; whatever goes on beyond is said not to rest
 VACATING_MAX = 3  # rounds in which room is handed on from one to the next
 NODES_NAMED_MAX = 20
 NAMED_MAX = 5  # instances that a sentence names
+SUGGESTED_MAX = 20  # moves
 
 Pair = tuple[NodeName, JobKey]
 
@@ -56,19 +67,32 @@ class Change:
     reason: str
 
 
-def _all_well(assignment: Assignment | None) -> JobStatus | None:
-    """What a node would say of a job of which everything that runs is healthy."""
+def _all_well(
+    assignment: Assignment | None, known: JobStatus | None, since: float, *, is_steady: bool = False
+) -> JobStatus | None:
+    """What a node would say of a job of which everything that runs is healthy, or has ended well.
+
+    ``known`` is what it said before, and whatever is new is so ``since`` then; if all of it
+    ``is_steady``, everything is.
+    """
     if assignment is None:
         return None
-    found = assignment.instances
-    return JobStatus(
-        node=assignment.node,
-        job=assignment.job,
-        instances={a.slot: _healthy(a) for a in found if a.state is SlotState.RUNNING},
-    )
+    said = known.instances if known else {}
+    found = {
+        a.slot: _well(a, said.get(a.slot), since)
+        for a in assignment.instances
+        if a.state is SlotState.RUNNING
+    }
+    if is_steady:
+        found = {slot: replace(one, since=since) for slot, one in found.items()}
+    return JobStatus(node=assignment.node, job=assignment.job, instances=found)
 
 
-def _healthy(assigned: Assigned) -> InstanceStatus:
+def _well(assigned: Assigned, known: InstanceStatus | None, since: float) -> InstanceStatus:
+    is_well = known and (known.healthy or known.state is InstanceState.COMPLETED)
+    run = (assigned.uid, assigned.version, assigned.generation)
+    if known and is_well and (known.uid, known.version, known.generation) == run:
+        return known
     return InstanceStatus(
         slot=assigned.slot,
         uid=assigned.uid,
@@ -76,23 +100,30 @@ def _healthy(assigned: Assigned) -> InstanceStatus:
         generation=assigned.generation,
         state=InstanceState.HEALTHY,
         healthy=True,
+        since=since,
     )
 
 
 class Future:
     """A cluster as it will be. ``now`` is how far it has come, ``changes`` how it came there."""
 
-    def __init__(self, snapshot: Snapshot, wall: float = 0.0) -> None:
-        self._wall = wall
-        well = {pair: _all_well(found) for pair, found in snapshot.assignments.items()}
-        self.now = replace(snapshot, statuses=Pairs[JobStatus].of({}).changed(well))
+    def __init__(self, snapshot: Snapshot, wall: float = 0.0, *, at_leisure: bool = False) -> None:
+        self.wall = wall  # the wall clock there
+        self._at_leisure = at_leisure
+        self.now = snapshot
         self.changes: list[Change] = []
         self.is_at_rest = False
         self._played = 0
-        # Whoever was displaced before may be again; whoever is from now on is not within a minute.
-        before = {d: 0.0 for node in snapshot.nodes.values() for d in node.ledger.displaced}
-        self._lately = Lately(wall=wall, boot=AGAIN_SECONDS, seen=before)
+        self._lately = Lately(wall=wall)
+        self._settled: frozenset[NodeName] = frozenset()
+        self._fresh = frozenset(snapshot.assignments)  # where something is not healthy for long yet
+        self._let_settle()
         self._vacate(snapshot.assigned.by_node)
+
+    @property
+    def is_at_leisure(self) -> bool:
+        """Whether moves for a better layout are part of it."""
+        return self._at_leisure
 
     def copy(self) -> "Future":
         """Another one that goes its own way from here, with nothing noted yet."""
@@ -100,11 +131,24 @@ class Future:
         twin.changes, twin._played, twin.is_at_rest = [], 0, False
         return twin
 
+    @property
+    def frozen(self) -> Frozen | None:
+        """The window in which it stands still."""
+        return cluster_frozen(self.now.settings, self.wall)
+
+    def thawed(self) -> "Future | None":
+        """What follows when the freeze is over; None: there is none, or no end to it in sight."""
+        if (frozen := self.frozen) is None or frozen.until is None:
+            return None
+        twin = self.copy()
+        twin.wall = frozen.until
+        return twin
+
     def advance(self) -> bool:
         """Do the next thing that the arbiter wants done; False when it wants nothing more."""
-        # Whoever is not there is given up in the end, whatever is waited for before.
-        dead = frozenset(name for name, node in self.now.nodes.items() if not node.is_alive)
-        proposal = propose(self.now, dead, self._wall, dead, self._lately)
+        proposal = self._ask()
+        while proposal is None and self._let_time_pass():
+            proposal = self._ask()
         if proposal is None:
             self.is_at_rest = True
         elif self._played < PLANS_MAX:
@@ -112,6 +156,47 @@ class Future:
             self.carry_out(proposal.plan)
             return True
         return False
+
+    def _ask(self) -> Proposal | None:
+        # Whoever is not there is given up in the end, whatever is waited for before.
+        dead = frozenset(name for name, node in self.now.nodes.items() if not node.is_alive)
+        leisure = Leisure(settled=self._settled) if self._at_leisure else None
+        return propose(self.now, dead, self.wall, dead, self._lately, leisure)
+
+    # Time -------------------------------------------------------------------------------------
+
+    def _let_time_pass(self) -> bool:
+        """Until something may be done that could not be done yet; False: that never comes."""
+        if self._is_unsettled():
+            self._let_settle()
+            return True
+        deadline, frozen = next_deadline(self.now, self.wall), self.frozen
+        if deadline is None or (frozen and (frozen.until is None or frozen.until < deadline)):
+            return False
+        self.wall = deadline
+        return True
+
+    def _is_unsettled(self) -> bool:
+        if any(map(self._lately.is_recent, displaced_in(self.now))):
+            return True
+        return self._at_leisure and (bool(self._fresh) or self._there() != self._settled)
+
+    def _there(self) -> frozenset[NodeName]:
+        return frozenset(name for name, node in self.now.nodes.items() if node.is_schedulable)
+
+    def _let_settle(self) -> None:
+        """A minute goes by: whoever came, returned or was displaced is nothing new any more."""
+        long_ago = self.wall - 2 * STEADY_SECONDS
+        there, told = self.now.assignments, self.now.told
+        well = {
+            pair: _all_well(there.get(pair), told.get(pair), long_ago, is_steady=True)
+            for pair in sorted(self._fresh)
+        }
+        self.now = replace(self.now, statuses=told.changed(well))
+        self._fresh, self._settled = frozenset(), self._there()
+        # Whoever was displaced before may be again; whoever is from now on is not within a minute.
+        seen = dict.fromkeys(displaced_in(self.now), 0.0)
+        self._lately = Lately(wall=self.wall, boot=AGAIN_SECONDS, seen=seen)
 
     def steps(self) -> Iterator[None]:
         """Until it rests, or until the limit; whoever asks may do other things between."""
@@ -125,7 +210,7 @@ class Future:
 
     def carry_out(self, plan: Plan) -> None:
         """Apply a plan as a commit would, note what it moves, and let all go well."""
-        nodes, pairs = touched(plan)
+        nodes, pairs = plan.touched, plan.pairs
         before = self.now
         self._apply(plan)
         self.is_at_rest = False
@@ -160,7 +245,7 @@ class Future:
             return plan_cordon(self.now, name)
         if step.verb is Verb.UNCORDON:
             return plan_uncordon(self.now, name)
-        return plan_begin_drain(self.now, name, Drain(since=self._wall))
+        return plan_begin_drain(self.now, name, Drain(since=self.wall))
 
     def _presence(self, step: Step) -> Problem | None:
         changed: dict[NodeName, Node] = {}
@@ -191,7 +276,7 @@ class Future:
 
     def _vacate(self, nodes: Iterable[NodeName]) -> None:
         """What stops is gone, what waits runs: by the nodes' own planner."""
-        busy = [name for name in sorted(nodes) if _is_unsettled(self.now, name)]
+        busy = [name for name in sorted(nodes) if _is_busy(self.now, name)]
         for _ in range(VACATING_MAX):
             plans = 0
             for name in busy:
@@ -204,11 +289,32 @@ class Future:
     def _apply(self, plan: Plan) -> None:
         before, after = self.now, apply(self.now, plan, "")
         changed = before.assigned.difference(after.assigned)
-        well = {pair: _all_well(after.assignments.get(pair)) for pair in changed}
+        well = {
+            pair: _all_well(after.assignments.get(pair), after.told.get(pair), self.wall)
+            for pair in changed
+        }
         self.now = replace(after, statuses=after.told.changed(well))
+        if self._at_leisure:
+            self._fresh |= well.keys()
 
 
-def _is_unsettled(snapshot: Snapshot, name: NodeName) -> bool:
+def suggested(future: Future) -> list[Change]:
+    """The moves that `ozy rebalance` would make then, and nobody makes unasked."""
+    if future.now.settings.rebalance is RebalanceMode.ON:
+        return []
+    found = foresee_rebalance(future.now, future.wall, moves_max=SUGGESTED_MAX)
+    return [
+        Change(
+            instance=step.instance.instance,
+            origin=step.instance.node,
+            to=step.placed.node,
+            reason=step.reason,
+        )
+        for step in found.steps
+    ]
+
+
+def _is_busy(snapshot: Snapshot, name: NodeName) -> bool:
     node = snapshot.nodes.get(name)
     return bool(node and node.is_alive) and any(
         group.state is not SlotState.RUNNING

@@ -13,9 +13,9 @@ every node schedules, packing well is worth more than a race that is lost now an
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 
-from ozymandias.core.inventory import changed_between
-from ozymandias.model.node import Node, NodeName
+from ozymandias.model.node import Node, NodeName, Presence
 from ozymandias.model.part import Part
+from ozymandias.model.tables import changes_between
 
 PART_NODES = 32  # that a part has at least, on average
 
@@ -25,7 +25,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._nodes: Mapping[NodeName, Node] = {}
-        self._there = 0
+        self._there: dict[NodeName, Presence] = {}
         self._peers: list[NodeName] = []  # sorted
 
     def follow(self, nodes: Mapping[NodeName, Node]) -> None:
@@ -34,13 +34,14 @@ class Roster:
         if nodes is before:
             return
         self._nodes = nodes
-        for name in changed_between(before, nodes):
-            old, new = before.get(name), nodes.get(name)
-            was = old.presence if old is not None else None
-            now = new.presence if new is not None else None
+        for name, node in changes_between(before, nodes).items():
+            was, now = self._there.get(name), node.presence if node is not None else None
             if was is now:
                 continue
-            self._there += (now is not None) - (was is not None)
+            if now is not None:
+                self._there[name] = now
+            else:
+                del self._there[name]
             did, does = was is not None and was.schedules, now is not None and now.schedules
             if does and not did:
                 insort(self._peers, name)
@@ -49,7 +50,7 @@ class Roster:
 
     def part_of(self, peer: NodeName) -> Part | None:
         peers = len(self._peers)
-        if peers < 2 or self._there < PART_NODES * peers:
+        if peers < 2 or len(self._there) < PART_NODES * peers:
             return None
         number = bisect_left(self._peers, peer)
         is_one = number < peers and self._peers[number] == peer

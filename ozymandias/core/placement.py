@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from ozymandias.core.inventory import RING, spot_of, start_of
+from ozymandias.core.inventory import RING, place_of, start_of
 from ozymandias.core.rooms import NOW, UNCOUNTED, Room, Rooms
 from ozymandias.core.rules import NO_RULES, Rules, at_home
 from ozymandias.model.instance import SlotState
@@ -300,7 +300,7 @@ class _Fit:
 
 def _tie(ask: Ask, node: NodeName) -> int:
     """How far along the ring the node is from where the job begins."""
-    return (spot_of(node) - start_of(str(ask.job), ask.version)) % RING
+    return (place_of(node) - start_of(str(ask.job), ask.version)) % RING
 
 
 def company_words(ask: Ask, same: int) -> str:

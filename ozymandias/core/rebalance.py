@@ -12,7 +12,8 @@ is gained by moving back. What may move at all is asked first:
 
 The setting says how far it goes by itself: `off` not at all, `suggest` for wishes of job files,
 `on` for all of it. An operator's `ozy rebalance` is an intent in the settings, worked off move by
-move by whichever peer comes first. In a freeze window no move begins.
+move by whichever peer comes first. In a freeze window no move begins, unless that operator said why
+it can't wait.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -40,6 +41,7 @@ from ozymandias.model.tables import Table
 STEADY_SECONDS = 60.0  # an instance is healthy for so long before it is moved
 AT_ONCE_MAX = 4  # moves under way in the whole cluster
 MOVES_MAX = 100  # of one `ozy rebalance`
+MOVES_HERE = " moves here from "  # what is said of an instance that takes another's place
 TRIES_MAX = 500  # places looked at for one move: in a large cluster the worst come first
 
 
@@ -68,7 +70,9 @@ def plan_rebalance(
     """
     settings = snapshot.settings
     asked = settings.rebalancing
-    if is_frozen or (settings.rebalance is RebalanceMode.OFF and not asked):
+    if is_frozen and not (asked and asked.override_freeze):
+        return None
+    if settings.rebalance is RebalanceMode.OFF and not asked:
         return None
     moving = moving_jobs(snapshot)
     if len(moving) >= AT_ONCE_MAX:
@@ -109,7 +113,7 @@ def _begin(snapshot: Snapshot, step: Step, now: float) -> Plan:
     move = Move(
         slot=old.slot, node=old.node, to_slot=slot, to=placed.node, since=now, reason=step.reason
     )
-    why = f"{old.instance} moves here from {old.node}: {step.reason}; "
+    why = f"{old.instance}{MOVES_HERE}{old.node}: {step.reason}; "
     settings, asked = None, snapshot.settings.rebalancing
     if asked is not None:
         left = replace(asked, moves=asked.moves - 1) if asked.moves > 1 else None
@@ -122,8 +126,13 @@ def _begin(snapshot: Snapshot, step: Step, now: float) -> Plan:
     )
 
 
-def plan_ask(snapshot: Snapshot, moves: int, now: float, by: str = "") -> Plan:
-    """An operator's word: so many moves at most, from now on; 0 takes back what was asked for."""
+def plan_ask(
+    snapshot: Snapshot, moves: int, now: float, by: str = "", *, override_freeze: str = ""
+) -> Plan:
+    """An operator's word: so many moves at most, from now on; 0 takes back what was asked for.
+
+    ``override_freeze`` is why they do not wait for the end of a freeze window; it goes with them.
+    """
     settings = snapshot.settings
     if moves <= 0:
         if settings.rebalancing is None:
@@ -132,9 +141,11 @@ def plan_ask(snapshot: Snapshot, moves: int, now: float, by: str = "") -> Plan:
         return Plan(reason="the rebalance is ended: no more moves begin", settings=ended)
     if not foresee_rebalance(snapshot, now, moves_max=1).steps:
         return Plan(reason="no move is worth it: nothing to change")
-    asked = Rebalancing(moves=min(moves, MOVES_MAX), since=now, by=by)
+    count = min(moves, MOVES_MAX)
+    asked = Rebalancing(moves=count, since=now, by=by, override_freeze=override_freeze)
+    at_once = f", not waiting for the end of a freeze ({override_freeze})" * bool(override_freeze)
     return Plan(
-        reason=f"the cluster is laid out better, by at most {asked.moves} moves",
+        reason=f"the cluster is laid out better, by at most {count} moves{at_once}",
         settings=replace(settings, rebalancing=asked),
     )
 
@@ -176,24 +187,42 @@ class Forecast:
     percents_after: dict[NodeName, int]
 
 
-def foresee_rebalance(
-    snapshot: Snapshot, now: float, *, moves_max: int = MOVES_MAX, only_healing: bool = False
-) -> Forecast:
-    """All moves in their order, at most so many, and what they gain together."""
-    search = Search(snapshot, now=now, steady_seconds=0.0)
-    layout = search.layout
-    before, percents = layout.total(), _percents(layout)
-    steps: list[Step] = []
-    while len(steps) < moves_max and (step := search.best(only_healing=only_healing)):
-        steps.append(step)
-        search.carry_out(step)
-    return Forecast(
-        steps=tuple(steps),
-        before=before,
-        after=layout.total(),
-        percents_before=percents,
-        percents_after=_percents(layout),
-    )
+class Foreseeing:
+    """All moves in their order, at most so many, and what they gain together.
+
+    Each is a search of its own through the whole cluster: who can't wait takes them one by one.
+    """
+
+    def __init__(self, snapshot: Snapshot, now: float, *, moves_max: int = MOVES_MAX) -> None:
+        self._search = Search(snapshot, now=now, steady_seconds=0.0)
+        self._moves_max = moves_max
+        self._moves: list[Step] = []
+        layout = self._search.layout
+        self._before, self._percents = layout.total(), _percents(layout)
+
+    def steps(self) -> Iterator[None]:
+        """Until there is no better place for anybody."""
+        while len(self._moves) < self._moves_max and (step := self._search.best()):
+            self._moves.append(step)
+            self._search.carry_out(step)
+            yield
+
+    def answer(self) -> Forecast:
+        layout = self._search.layout
+        return Forecast(
+            steps=tuple(self._moves),
+            before=self._before,
+            after=layout.total(),
+            percents_before=self._percents,
+            percents_after=_percents(layout),
+        )
+
+
+def foresee_rebalance(snapshot: Snapshot, now: float, *, moves_max: int = MOVES_MAX) -> Forecast:
+    foreseeing = Foreseeing(snapshot, now, moves_max=moves_max)
+    for _ in foreseeing.steps():
+        pass
+    return foreseeing.answer()
 
 
 def _percents(layout: Layout) -> dict[NodeName, int]:

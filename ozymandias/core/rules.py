@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from ozymandias.core.buckets import assignments_by_job
-from ozymandias.core.labels import contradiction, matches, spelled, unmet
+from ozymandias.core.labels import contradiction, matches, spelled, unmet, unmet_words
 from ozymandias.core.rooms import Rooms
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, JobKey, JobRecord, Neighbour, PlacementRules
+from ozymandias.model.job import Job, JobKey, JobRecord, LabelRule, Neighbour, PlacementRules
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Edit
 from ozymandias.model.record import replace
@@ -120,6 +120,8 @@ def at_home(burst_nodes: Iterable[str], there: Mapping[NodeName, int]) -> int:
 def rules_of(snapshot: Snapshot, job: Job, decided: Iterable[Edit] = ()) -> Rules:
     """What this job's rules make of the nodes, with what the plan has ``decided`` so far."""
     asked, settings = job.placement, snapshot.settings
+    if not (asked.is_about_nodes or settings.pools or _anybody_shuns(snapshot)):
+        return Rules(asked=asked, target_percent=settings.target_percent)
     around = _Around(snapshot, job, decided)
     return Rules(
         asked=asked,
@@ -159,6 +161,12 @@ def unknown_neighbour(snapshot: Snapshot, job: Job) -> JobKey | None:
         if not other.weight and (record is None or record.head.deleting):
             return other.job
     return None
+
+
+def unknown_burst_nodes(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
+    """The nodes for its burst that never joined; one that is only away has its ledger still."""
+    burst = job.placement.burst
+    return tuple(name for name in burst.nodes if name not in snapshot.nodes) if burst else ()
 
 
 # Neighbours ---------------------------------------------------------------------------------------
@@ -206,9 +214,9 @@ def wary_of(snapshot: Snapshot, key: JobKey) -> list[JobKey]:
     Found once for all the records that tables of jobs share, so that a change costs a look at what
     has changed since.
     """
-    jobs = Table.of(snapshot.jobs)
-    if not jobs.where(_shuns_somebody):
+    if not _anybody_shuns(snapshot):
         return []  # as in nearly every cluster
+    jobs = Table.of(snapshot.jobs)
     if "wary" not in jobs.facts:
         found: dict[JobKey, set[JobKey]] = {}
         for other, record in jobs.shared.items():
@@ -221,8 +229,13 @@ def wary_of(snapshot: Snapshot, key: JobKey) -> list[JobKey]:
     return sorted(others)
 
 
+def _anybody_shuns(snapshot: Snapshot) -> bool:
+    return bool(Table.of(snapshot.jobs).where(_shuns_somebody))
+
+
 def _shuns_somebody(record: JobRecord) -> bool:
-    return bool(record.shuns)
+    """Whether it has ``shuns``: asked of every job that changes, and nearly always in vain."""
+    return any(version.job.placement.apart for version in record.versions.values())
 
 
 def _whereabouts(
@@ -276,7 +289,7 @@ def _against(snapshot: Snapshot, job: Job, around: _Around) -> dict[NodeName, st
         for name, node in snapshot.nodes.items():
             labels = node.ledger.all_labels
             if rule := unmet(asked.require, labels):
-                found[name] = f"without label {spelled(rule)}"
+                found[name] = unmet_words(rule)
             elif reason := outside(hard, labels):
                 found[name] = reason
     for other in asked.near:
@@ -299,6 +312,12 @@ def _against(snapshot: Snapshot, job: Job, around: _Around) -> dict[NodeName, st
 
 def pools_of(settings: Settings, namespace: str, *, is_hard: bool) -> list[NodePool]:
     return [p for p in settings.pools if p.namespace == namespace and p.is_hard is is_hard]
+
+
+def label_demands(settings: Settings, job: Job) -> list[tuple[LabelRule, ...]]:
+    """What has to hold of a node's labels: the job's own rules, with those of one of its pools."""
+    pools = pools_of(settings, job.namespace, is_hard=True)
+    return [(*job.placement.require, *pool.require) for pool in pools] or [job.placement.require]
 
 
 def outside(pools: list[NodePool], labels: Mapping[str, str]) -> str:

@@ -9,9 +9,9 @@ is gone from the beginning.
 from collections.abc import Mapping
 from functools import lru_cache
 
-from ozymandias.core.inventory import ENDLESS, PLACING, start_of
+from ozymandias.core.inventory import ENDLESS, PLACING, Standing, start_of
 from ozymandias.core.placement import Ask, Placement, company_words, cpu_term, share_of
-from ozymandias.core.rooms import RUNNING, UNCOUNTED, load_class
+from ozymandias.core.rooms import RUNNING, UNCOUNTED
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.part import Part
 from ozymandias.model.units import format_size
@@ -37,26 +37,21 @@ def place_runs(
     limit, share = rules.asked.max_per_node or ENDLESS, share_of(ask.wanted)
     order = PLACING.inventory_of(nodes, ask.demand, rules.target_percent)
     start, against = start_of(str(ask.job), ask.version), rules.against
-    cpu_millis = ask.demand.cpu_millis
+    counts_cpu = bool(ask.demand.cpu_millis)
     found: list[Placement] = []
     taken: dict[NodeName, int] = {}  # by now
-    told: dict[tuple[object, ...], _Why] = {}  # of nodes that are alike
-    for name, most in order.in_part(part, start) if part else order.in_order(start):
+    told: dict[object, _Why] = {}  # of nodes that are alike
+    for name, standing in order.in_part(part, start) if part else order.in_order(start):
         before = taken.get(name, 0)
         same = apart_from.get(name, 0) + before
-        number = min(most, share - same, limit - there.get(name, 0) - before, count)
+        number = min(standing.most, share - same, limit - there.get(name, 0) - before, count)
         if number <= 0 or name in against:
             continue
-        node = nodes[name]
-        ledger = node.ledger
-        used, held = ledger.promised.resources, ledger.held.resources
-        memory = ledger.capacity.memory_bytes - ledger.reserve.memory_bytes
-        cores = (used.cpu_millis, ledger.allocatable.cpu_millis) if cpu_millis else None
-        load = load_class(node.load) if node.load else 0
-        alike = (same, before, used.memory_bytes, held.memory_bytes, memory, cores, load)
+        cores = _cores(nodes[name]) if counts_cpu else None
+        alike = (standing, same, before, cores) if same or counts_cpu else standing
         why = told.get(alike)
         if why is None:
-            why = told[alike] = _why(ask, *alike)
+            why = told[alike] = _why(ask, standing, same, before, cores)
         words, score = why
         reason = f"{name} has {words}"
         found.append(Placement(node=name, state=RUNNING, reason=reason, score=score, count=number))
@@ -67,20 +62,19 @@ def place_runs(
     return None
 
 
+def _cores(node: Node) -> tuple[int, int]:
+    """Thousandths of processors that are promised, and that are there."""
+    ledger = node.ledger
+    return ledger.promised.resources.cpu_millis, ledger.allocatable.cpu_millis
+
+
 def _why(
-    ask: Ask,
-    same: int,
-    before: int,
-    promised: int,
-    held: int,
-    limit: int,
-    processors: tuple[int, int] | None,
-    load: int,
+    ask: Ask, standing: Standing, same: int, before: int, processors: tuple[int, int] | None
 ) -> _Why:
     """In the words that the first of the run would be given, after ``before`` others."""
-    demand = ask.demand
+    demand, limit, promised = ask.demand, standing.limit, standing.promised
     memory = demand.memory_bytes
-    free = limit - max(promised, held) - before * memory
+    free = limit - max(promised, standing.held) - before * memory
     share = (promised + (before + 1) * memory) / max(1, limit)
     cores: tuple[tuple[str, float], ...] = ()
     if processors is not None:
@@ -88,7 +82,7 @@ def _why(
         cores = cpu_term(demand, taken + before * demand.cpu_millis, there or UNCOUNTED)
     is_below = 100 * share <= ask.rules.target_percent
     words = f"{company_words(ask, same)} and {_free_words(free, limit)}"
-    return words, _score(same, round(share, 4), is_below, cores, load)
+    return words, _score(same, round(share, 4), is_below, cores, standing.load)
 
 
 @lru_cache(maxsize=4096)

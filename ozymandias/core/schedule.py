@@ -34,7 +34,12 @@ from ozymandias.core.placement import Ask, place
 from ozymandias.core.preempt import UNKNOWN, Lately, could_displace, place_displacing
 from ozymandias.core.rooms import NOW_OR_SOON, Rooms, rooms_of
 from ozymandias.core.routes import Names, claims_of
-from ozymandias.core.rules import contradiction_in, rules_of, unknown_neighbour
+from ozymandias.core.rules import (
+    contradiction_in,
+    rules_of,
+    unknown_burst_nodes,
+    unknown_neighbour,
+)
 from ozymandias.core.runs import place_runs
 from ozymandias.core.system import pending_on, rooms_for_system, tend, tending_of
 from ozymandias.core.upkeep import pending_of, plan_pending, plan_repair, plan_tidy, stops_of
@@ -97,7 +102,7 @@ def plan_submit(
         override_freeze=override_freeze,
     )
     is_new = record is None or record.current is None or not _is_alike(record.current.job, job)
-    if is_new and (problem := _neighbourless(snapshot, job)):
+    if is_new and (problem := _neighbourless(snapshot, job) or _burstless(snapshot, job)):
         return problem
     if record is None:
         plan = _new_job(snapshot, version, lately, peer)
@@ -169,7 +174,7 @@ def _changed_job(
         job=job,
         demand=Demand.of(job),
         rules=rules_of(snapshot, job),
-        rooms=_rooms_without(snapshot, job.key),
+        rooms=rooms_without(snapshot, job.key),
         wanted=_wanted_after(record, job),
     )
     head = replace(
@@ -180,7 +185,7 @@ def _changed_job(
     )
     if not attempt.fits():
         # What it would be at others' cost is tried in rooms of its own: a refusal tells of these.
-        rooms = _rooms_without(snapshot, job.key)
+        rooms = rooms_without(snapshot, job.key)
         if not (_is_no_larger(record, job) and could_displace(snapshot, job, head, rooms, lately)):
             return reject(attempt)
     return Plan(
@@ -190,7 +195,7 @@ def _changed_job(
     )
 
 
-def _rooms_without(snapshot: Snapshot, key: JobKey) -> Rooms:
+def rooms_without(snapshot: Snapshot, key: JobKey) -> Rooms:
     """All nodes that take work, as if nothing of this job were there."""
     rooms = rooms_of(snapshot)
     buckets = sort_job(snapshot, key)
@@ -395,6 +400,23 @@ def _neighbourless(snapshot: Snapshot, job: Job) -> Problem | None:
         job=job.name,
         namespace=job.namespace,
         neighbour=str(other),
+    )
+
+
+def _burstless(snapshot: Snapshot, job: Job) -> Problem | None:
+    """A node of this name may be meant to come; but until it does, nothing could go there."""
+    unknown = unknown_burst_nodes(snapshot, job)
+    if not unknown or job.kind is JobKind.SYSTEM:
+        return None
+    assert job.placement.burst is not None
+    return problems.BURST_NODE_NOT_FOUND(
+        f"Above {job.placement.burst.after} instances {job.key} is to go to"
+        f" {' or '.join(job.placement.burst.nodes)}, and there is no node"
+        f" {' and no node '.join(unknown)}.",
+        hint="`ozy nodes` lists those that are known. One that is to come has to join first.",
+        job=job.name,
+        namespace=job.namespace,
+        unknown_nodes=list(unknown),
     )
 
 

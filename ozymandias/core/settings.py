@@ -6,11 +6,11 @@ for again it changes nothing.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ozymandias import problems
-from ozymandias.core.freeze import never_ends
+from ozymandias.core.freeze import frozen_by, never_ends
 from ozymandias.core.labels import contradiction, spelled
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
@@ -77,8 +77,14 @@ def _changed(before: Settings, change: SettingsChange) -> Settings:
 
 
 def plan_freeze(snapshot: Snapshot, window: FreezeWindow, now: float) -> Plan | Problem:
-    """A window is added, or takes the place of the one of its name; ``now`` is the wall clock."""
+    """A window is added, or takes the place of the one of its name; ``now`` is the wall clock.
+
+    Who ends one that holds, or shortens it, lets go all that waits for it: that needs a reason.
+    """
     if problem := _wrong_freeze(window, now):
+        return problem
+    until = _until((window,), now)
+    if problem := _unexplained(snapshot, window.name, now, until, window.reason):
         return problem
     before = snapshot.settings
     if window in before.freezes:
@@ -99,7 +105,8 @@ def plan_freeze(snapshot: Snapshot, window: FreezeWindow, now: float) -> Plan | 
     return Plan(reason=describe_freeze(window), settings=replace(before, freezes=after))
 
 
-def plan_unfreeze(snapshot: Snapshot, name: str, now: float) -> Plan | Problem:
+def plan_unfreeze(snapshot: Snapshot, name: str, now: float, why: str = "") -> Plan | Problem:
+    """A window goes; while it holds, only with a reason."""
     before = snapshot.settings
     if all(window.name != name for window in before.freezes):
         known = ", ".join(window.name for window in before.freezes)
@@ -108,8 +115,33 @@ def plan_unfreeze(snapshot: Snapshot, name: str, now: float) -> Plan | Problem:
             hint=f"There are: {known}." if known else "There are none.",
             freeze=name[:63],
         )
+    if problem := _unexplained(snapshot, name, now, now, why):
+        return problem
     after = tuple(window for window in _not_over(before, now) if window.name != name)
-    return Plan(reason=f"freeze window {name} is gone", settings=replace(before, freezes=after))
+    reason = f"freeze window {name} is gone" + (f": {why}" if why else "")
+    return Plan(reason=reason, settings=replace(before, freezes=after))
+
+
+def _unexplained(
+    snapshot: Snapshot, name: str, now: float, until: float, why: str
+) -> Problem | None:
+    """A window of this name holds now and would end sooner, and nobody says why it shall."""
+    held = _until([w for w in snapshot.settings.freezes if w.name == name], now)
+    if why or held <= until:
+        return None
+    return _wrong(
+        f"freezes.{name}",
+        f"{name} holds now: what waits for its end would go on sooner.",
+        "Say why, with --reason: it is kept in the events and in the audit.",
+    )
+
+
+def _until(windows: Iterable[FreezeWindow], now: float) -> float:
+    """When they hold no longer: now, if they do not."""
+    found = frozen_by(windows, now)
+    if found is None:
+        return now
+    return float("inf") if found.until is None else found.until
 
 
 def _not_over(settings: Settings, now: float) -> tuple[FreezeWindow, ...]:

@@ -2,42 +2,71 @@
 
 First what whoever submits could change (fewer, smaller, less particular), then what an operator
 could do: start a node, open it, label it, add one. Each is enough by itself.
+
+What fits by rooms and rules alone is enough for a job that is being submitted. One that waits is
+held against more (`core/advice.py`): a `Trial` says what.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
 from ozymandias.core.attempt import Attempt, counted, why_closed
-from ozymandias.core.labels import spelled
-from ozymandias.core.rooms import UNCOUNTED, Room, Rooms
-from ozymandias.core.rules import pools_of, rules_of
-from ozymandias.model.job import LabelRule, LabelTest, Neighbour, PlacementRules, VolumeKind
+from ozymandias.core.labels import labels_for
+from ozymandias.core.newcomers import more_nodes
+from ozymandias.core.rooms import Room, Rooms
+from ozymandias.core.rules import label_demands, rules_of
+from ozymandias.model.job import Neighbour, PlacementRules, VolumeKind
 from ozymandias.model.node import Demand, NodeName, millis_of
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.units import format_cores, format_size
+from ozymandias.model.units import exact_size, format_cores, format_size
 from ozymandias.problems import Suggestion
 
 MEBIBYTE = 2**20
+GIBIBYTE = 2**30
 FINE_STEP = 16 * MEBIBYTE  # sizes below 1G are suggested in these steps, larger ones in coarse
 COARSE_STEP = 64 * MEBIBYTE
 CPU_STEP = 50  # thousandths of a core
 NODES_TRIED_MAX = 100  # of those that could be labelled
+TRIES_MAX = 8  # of suggestions alike that are held against more than rooms and rules
 WEIGHT = 10  # of what was required and would be preferred
 
 
-def suggestions_for(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
-    yield from _fewer_instances(attempt, placeable)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What suggestions for a job that waits are held against, beside rooms and rules."""
+
+    holds: Callable[[Suggestion], bool]
+    changed: Attempt  # as it will be asked when the job is changed: its own instances make way
+
+
+def suggestions_for(
+    attempt: Attempt, placeable: int, trial: Trial | None = None
+) -> Iterator[Suggestion]:
+    holds = trial.holds if trial else _fits_already
+    changed = trial.changed if trial else attempt
+
+    def first(candidates: Iterator[Suggestion]) -> Iterator[Suggestion]:
+        return islice(filter(holds, islice(candidates, TRIES_MAX)), 1)
+
+    yield from first(_fewer_instances(attempt, placeable))
     if attempt.can_change_job:
-        yield from _less_memory(attempt)
-        yield from _less_disk(attempt)
-        yield from _less_cpu(attempt)
-        yield from _no_host_port(attempt)
-        yield from _more_per_node(attempt)
-        yield from _less_particular(attempt)
-    yield from _started(attempt)
-    yield from _uncordoned(attempt)
-    yield from _labelled(attempt)
-    yield from _more_nodes(attempt, placeable)
+        yield from _less_memory(changed, holds)
+        yield from _less_disk(changed, holds)
+        yield from _less_cpu(changed, holds)
+        yield from first(_no_host_port(changed))
+        yield from first(_more_per_node(changed))
+        yield from filter(holds, _less_particular(changed))
+    yield from first(_started(attempt))
+    yield from first(_uncordoned(attempt))
+    yield from first(_labelled(attempt))
+    yield from first(more_nodes(attempt, placeable, is_pending=trial is not None))
+
+
+def _fits_already(_: Suggestion) -> bool:
+    """It was found by rooms and rules, and no more is asked."""
+    return True
 
 
 def _fewer_instances(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
@@ -48,7 +77,10 @@ def _fewer_instances(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
         )
 
 
-def _less_memory(attempt: Attempt) -> Iterator[Suggestion]:
+# Smaller ------------------------------------------------------------------------------------------
+
+
+def _less_memory(attempt: Attempt, holds: Callable[[Suggestion], bool]) -> Iterator[Suggestion]:
     job, demand = attempt.job, attempt.demand
     largest = max(job.containers, key=lambda c: c.memory_bytes)
     others = demand.memory_bytes - largest.memory_bytes
@@ -56,16 +88,18 @@ def _less_memory(attempt: Attempt) -> Iterator[Suggestion]:
     def with_memory(size: int) -> Demand:
         return replace(demand, memory_bytes=others + size)
 
-    size = _largest_that_fits(attempt, with_memory, largest.memory_bytes)
-    if size:
-        yield Suggestion(
+    def worded(size: int) -> Suggestion:
+        return Suggestion(
             text=f"give {largest.name} {exact_size(size)} of memory"
             f" instead of {format_size(largest.memory_bytes)}",
             change={f"containers.{largest.name}.memory": exact_size(size)},
         )
 
+    sizes = _human_sizes(largest.memory_bytes)
+    yield from _largest(sizes, lambda size: attempt.fits(with_memory(size)), worded, holds)
 
-def _less_disk(attempt: Attempt) -> Iterator[Suggestion]:
+
+def _less_disk(attempt: Attempt, holds: Callable[[Suggestion], bool]) -> Iterator[Suggestion]:
     job, demand = attempt.job, attempt.demand
     volumes = [(v, c) for c in job.containers for v in c.volumes if v.kind is VolumeKind.LOCAL]
     if not volumes:
@@ -76,31 +110,74 @@ def _less_disk(attempt: Attempt) -> Iterator[Suggestion]:
     def with_disk(size: int) -> Demand:
         return replace(demand, disk_bytes=others + size)
 
-    size = _largest_that_fits(attempt, with_disk, largest.space_bytes)
-    if size:
-        yield Suggestion(
+    def worded(size: int) -> Suggestion:
+        return Suggestion(
             text=f"give the volume {largest.path} of {container.name} {exact_size(size)}"
             f" instead of {format_size(largest.space_bytes)}",
             change={f"containers.{container.name}.volumes.{largest.path}.space": exact_size(size)},
         )
 
+    sizes = _human_sizes(largest.space_bytes)
+    yield from _largest(sizes, lambda size: attempt.fits(with_disk(size)), worded, holds)
 
-def _less_cpu(attempt: Attempt) -> Iterator[Suggestion]:
+
+def _less_cpu(attempt: Attempt, holds: Callable[[Suggestion], bool]) -> Iterator[Suggestion]:
     job, demand = attempt.job, attempt.demand
     if not demand.cpu_millis:
         return
     largest = max(job.containers, key=lambda c: c.cpu or 0.0)
     millis = millis_of(largest.cpu or 0.0)
     others = demand.cpu_millis - millis
-    for steps in range((millis - 1) // CPU_STEP, 0, -1):
-        if attempt.fits(replace(demand, cpu_millis=others + steps * CPU_STEP)):
-            cores = steps * CPU_STEP / 1000
-            yield Suggestion(
-                text=f"give {largest.name} {format_cores(steps * CPU_STEP)}"
-                f" instead of {format_cores(millis)}",
-                change={f"containers.{largest.name}.cpu": cores},
-            )
-            return
+
+    def with_cores(size: int) -> Demand:
+        return replace(demand, cpu_millis=others + size)
+
+    def worded(size: int) -> Suggestion:
+        return Suggestion(
+            text=f"give {largest.name} {format_cores(size)} instead of {format_cores(millis)}",
+            change={f"containers.{largest.name}.cpu": size / 1000},
+        )
+
+    sizes = range(CPU_STEP, millis, CPU_STEP)
+    yield from _largest(sizes, lambda size: attempt.fits(with_cores(size)), worded, holds)
+
+
+def _human_sizes(below: int) -> Sequence[int]:
+    """Sizes that people would write, smaller than this one: in fine steps, above 1G in coarse."""
+    fine = range(FINE_STEP, min(below, GIBIBYTE + 1), FINE_STEP)
+    return (*fine, *range(GIBIBYTE + COARSE_STEP, below, COARSE_STEP))
+
+
+def _largest(
+    sizes: Sequence[int],
+    fits: Callable[[int], bool],
+    worded: Callable[[int], Suggestion],
+    holds: Callable[[Suggestion], bool],
+) -> Iterator[Suggestion]:
+    """The largest of these sizes with which everything fits, if there is one.
+
+    What fits by rooms is found out quickly, and mostly it holds; else smaller ones are looked for.
+    """
+    count = _steps_that_do(len(sizes), lambda n: fits(sizes[n - 1]))
+    if count and not holds(worded(sizes[count - 1])):
+        count = _steps_that_do(count - 1, lambda n: holds(worded(sizes[n - 1])))
+    if count:
+        yield worded(sizes[count - 1])
+
+
+def _steps_that_do(most: int, does: Callable[[int], bool]) -> int:
+    """The largest number up to ``most`` that does, 0 if there is none: by halves."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if does(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+# Less particular ----------------------------------------------------------------------------------
 
 
 def _no_host_port(attempt: Attempt) -> Iterator[Suggestion]:
@@ -124,10 +201,10 @@ def _more_per_node(attempt: Attempt) -> Iterator[Suggestion]:
             high = middle
         else:
             low = middle
-    if high <= attempt.wanted:
+    for limit in range(high, attempt.wanted + 1):
         yield Suggestion(
-            text=f"allow {high} on a node instead of {asked.max_per_node}",
-            change={"placement.max_per_node": high},
+            text=f"allow {limit} on a node instead of {asked.max_per_node}",
+            change={"placement.max_per_node": limit},
         )
 
 
@@ -162,6 +239,9 @@ def _fits_with(attempt: Attempt, asked: PlacementRules) -> bool:
     return attempt.fits(rules=rules_of(attempt.snapshot, job))
 
 
+# Other nodes --------------------------------------------------------------------------------------
+
+
 def _started(attempt: Attempt) -> Iterator[Suggestion]:
     """Nodes that are merely not there: one of them, or all."""
     away = rooms_if_started(attempt.snapshot)
@@ -169,7 +249,6 @@ def _started(attempt: Attempt) -> Iterator[Suggestion]:
         back = {name: away[name] for name in names}
         if back and attempt.fits(rooms=attempt.rooms | back):
             yield Suggestion(text=start_words(names), change={"start": names})
-            return
 
 
 def rooms_if_started(snapshot: Snapshot) -> Rooms:
@@ -192,99 +271,28 @@ def _uncordoned(attempt: Attempt) -> Iterator[Suggestion]:
             rooms=attempt.rooms | {name: Room.of(node)}
         ):
             yield Suggestion(text=f"uncordon {name}", change={"uncordon": name})
-            return
 
 
 def _labelled(attempt: Attempt) -> Iterator[Suggestion]:
-    """A node that takes work and lacks nothing but a label."""
-    pools = pools_of(attempt.snapshot.settings, attempt.job.namespace, is_hard=True)
-    wanted = _labels_for((*attempt.job.placement.require, *(pools[0].require if pools else ())))
-    if not wanted:
-        return
+    """A node that takes work and lacks nothing but labels."""
     against = attempt.rules.against
+    demands = label_demands(attempt.snapshot.settings, attempt.job)
     for name in [n for n in attempt.rooms if n in against][:NODES_TRIED_MAX]:
         node = attempt.snapshot.nodes[name]
-        labels = node.ledger.all_labels
-        missing = {label: value for label, value in wanted.items() if labels.get(label) != value}
-        ledger = replace(node.ledger, set_labels={**node.ledger.set_labels, **missing})
-        nodes = {**attempt.snapshot.nodes, name: replace(node, ledger=ledger)}
-        rules = rules_of(replace(attempt.snapshot, nodes=nodes), attempt.job)
-        if missing and attempt.fits(rules=rules):
-            words = " ".join(f"{label}={value}" for label, value in missing.items())
-            yield Suggestion(
-                text=f"label {name} {words} (`ozy node label {name} {words}`)",
-                change={"label": {"node": name, "labels": missing}},
-            )
-            return
+        for asked in demands:
+            missing = labels_for(asked, node.ledger.all_labels)
+            if not missing:
+                continue
+            ledger = replace(node.ledger, set_labels={**node.ledger.set_labels, **missing})
+            nodes = {**attempt.snapshot.nodes, name: replace(node, ledger=ledger)}
+            rules = rules_of(replace(attempt.snapshot, nodes=nodes), attempt.job)
+            if attempt.fits(rules=rules):
+                yield label_suggestion(name, missing)
 
 
-def _labels_for(rules: Sequence[LabelRule]) -> Mapping[str, str]:
-    """Labels that satisfy the rules which name a value; none if one of them names none."""
-    found: dict[str, str] = {}
-    for rule in rules:
-        if rule.test in (LabelTest.EQUAL, LabelTest.IN):
-            found.setdefault(rule.label, rule.values[0])
-        elif rule.test is not LabelTest.UNEQUAL:
-            return {}
-    return found
-
-
-def _more_nodes(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
-    missing = attempt.wanted - placeable
-    demand, rules = attempt.demand, attempt.job.placement
-    if any(not neighbour.weight for neighbour in rules.near):
-        return  # a new node has nobody to be near to
-    each = 1 if demand.host_ports else min(missing, rules.max_per_node or missing)
-    nodes = -(-missing // each)
-    memory, disk = (size * each for size in (demand.memory_bytes, demand.disk_bytes))
-    millis = each * demand.cpu_millis
-    virtual: Rooms = {}
-    for number in range(nodes):
-        name = NodeName(f"\0new-{number}")
-        virtual[name] = Room(
-            node=name,
-            memory_limit=memory,
-            disk_limit=disk,
-            cpu_limit=millis or UNCOUNTED,
-        )
-    if attempt.fits(rooms=attempt.rooms | virtual):
-        pools = pools_of(attempt.snapshot.settings, attempt.job.namespace, is_hard=True)
-        both = (*rules.require, *(pools[0].require if pools else ()))
-        asked = "".join(f" {spelled(rule)}," for rule in both)
-        size = f"{exact_size(memory)} of memory"
-        if disk:
-            size += f" and {exact_size(disk)} of disk"
-        if millis:
-            size += f" and {format_cores(millis)}"
-        yield Suggestion(
-            text=f"add {counted(nodes, 'node')} with{asked} at least {size} to allocate",
-            change={
-                "nodes": nodes,
-                "memory_bytes": memory,
-                "disk_bytes": disk,
-                **({"cpu_millis": millis} if millis else {}),
-            },
-        )
-
-
-def _largest_that_fits(attempt: Attempt, demand_of: Callable[[int], Demand], size: int) -> int:
-    """The largest human size below ``size`` with which everything fits; 0 if there is none."""
-    low, high = 0, (size - 1) // FINE_STEP  # in fine steps; low fits or is 0, high + 1 does not
-    while low < high:
-        middle = (low + high + 1) // 2
-        if attempt.fits(demand_of(middle * FINE_STEP)):
-            low = middle
-        else:
-            high = middle - 1
-    found = low * FINE_STEP
-    if found > 2**30:
-        found -= found % COARSE_STEP
-    return found if found and attempt.fits(demand_of(found)) else 0
-
-
-def exact_size(size_bytes: int) -> str:
-    """A size as a job file spells it, never rounded: ``2G``, ``1600M``, ``12345``."""
-    for suffix, factor in (("G", 2**30), ("M", 2**20), ("K", 2**10)):
-        if size_bytes and size_bytes % factor == 0:
-            return f"{size_bytes // factor}{suffix}"
-    return str(size_bytes)
+def label_suggestion(name: NodeName, labels: Mapping[str, str]) -> Suggestion:
+    words = " ".join(f"{label}={value}" for label, value in labels.items())
+    return Suggestion(
+        text=f"label {name} {words} (`ozy node label {name} {words}`)",
+        change={"label": {"node": name, "labels": dict(labels)}},
+    )

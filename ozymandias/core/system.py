@@ -23,7 +23,7 @@ from ozymandias.core.budget import budget_of
 from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.fitting import describe, needs, shortfall
 from ozymandias.core.freeze import holds_back
-from ozymandias.core.labels import spelled, unmet
+from ozymandias.core.labels import unmet, unmet_words
 from ozymandias.core.placement import Placement
 from ozymandias.core.rooms import Room, Rooms
 from ozymandias.core.rules import outside, pools_of
@@ -171,7 +171,7 @@ def why_not_for(node: Node, job: Job, settings: Settings) -> str:
     if node.ledger.drain:
         return "is being drained"
     if rule := unmet(job.placement.require, labels):
-        return f"is without label {spelled(rule)}"
+        return f"is {unmet_words(rule)}"
     reason = outside(pools_of(settings, job.namespace, is_hard=True), labels)
     return f"is {reason}" if reason else ""
 

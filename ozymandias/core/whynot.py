@@ -8,21 +8,22 @@ snapshot and found to do.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ozymandias.core.advice import carried_out
+from ozymandias.core.advice import NODES_MAX, carried_out
 from ozymandias.core.attempt import why_closed
 from ozymandias.core.buckets import is_system, per_node, sort_job
 from ozymandias.core.decision import Verdict, judge
-from ozymandias.core.labels import unmet
+from ozymandias.core.labels import labels_for
+from ozymandias.core.outlook import Future
 from ozymandias.core.placement import Ask
 from ozymandias.core.rooms import rooms_of
-from ozymandias.core.rules import rules_of
-from ozymandias.core.suggest import FINE_STEP, exact_size, start_words
+from ozymandias.core.rules import label_demands, rules_of
+from ozymandias.core.suggest import FINE_STEP, label_suggestion, start_words
 from ozymandias.core.system import why_not as why_not_system
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, JobKey, JobRecord, LabelTest
+from ozymandias.model.job import Job, JobKey, JobRecord
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.units import format_size
+from ozymandias.model.units import exact_size, format_size
 from ozymandias.problems import Suggestion
 
 
@@ -114,11 +115,21 @@ def _suggestions(snapshot: Snapshot, record: JobRecord, node: NodeName) -> Itera
 def _is_enough(
     snapshot: Snapshot, record: JobRecord, node: NodeName, suggestion: Suggestion
 ) -> bool:
-    world = carried_out(snapshot, record.key, suggestion.change)
-    if world is None or world.jobs[record.key].current is None:
+    """Carried out, and what follows from it played to its end: there is one more, or may be."""
+    key, world = record.key, carried_out(snapshot, record.key, suggestion.change)
+    if world is None or world.jobs[key].current is None:
         return False
-    verdicts = verdicts_now(world, world.jobs[record.key])
+    if len(world.nodes) <= NODES_MAX:
+        world = Future(world).play().now
+    if _live_on(world, key, node) > _live_on(snapshot, key, node):
+        return True
+    verdicts = verdicts_now(world, world.jobs[key])
     return any(v.node == node and not v.against for v in verdicts)
+
+
+def _live_on(snapshot: Snapshot, key: JobKey, node: NodeName) -> int:
+    here = snapshot.instances_on(node)
+    return sum(1 for a in here if a.job == key and a.state is not SlotState.STOPPING)
 
 
 def _candidates(snapshot: Snapshot, record: JobRecord, node: NodeName) -> Iterator[Suggestion]:
@@ -131,15 +142,11 @@ def _candidates(snapshot: Snapshot, record: JobRecord, node: NodeName) -> Iterat
         yield Suggestion(text=f"undrain {node}", change={"undrain": node})
     if closed == "not alive":
         yield Suggestion(text=start_words([node]), change={"start": [node]})
-    rule = unmet(job.placement.require, found.ledger.all_labels)
-    if rule and rule.test in (LabelTest.EQUAL, LabelTest.IN) and rule.values:
-        label = f"{rule.label}={rule.values[0]}"
-        yield Suggestion(
-            text=f"label {node} {label}",
-            change={"label": {"node": node, "labels": {rule.label: rule.values[0]}}},
-        )
+    for asked in label_demands(snapshot.settings, job):
+        if labels := labels_for(asked, found.ledger.all_labels):
+            yield label_suggestion(node, labels)
     if job.placement.max_per_node:
-        more = sum(1 for a in snapshot.instances_on(node) if a.job == record.key) + 1
+        more = _live_on(snapshot, record.key, node) + 1
         yield Suggestion(
             text=f"allow {more} on a node instead of {job.placement.max_per_node}",
             change={"placement.max_per_node": more},
@@ -148,15 +155,21 @@ def _candidates(snapshot: Snapshot, record: JobRecord, node: NodeName) -> Iterat
 
 
 def _smaller(snapshot: Snapshot, record: JobRecord, node: NodeName) -> Iterator[Suggestion]:
-    """The largest container with as much memory as would be left for it there."""
+    """The largest container with as much memory as each would have that is there, and one more.
+
+    A change replaces those that are there as well: what they have is shared out anew.
+    """
     assert record.current is not None
     job = record.current.job
     largest = max(job.containers, key=lambda c: c.memory_bytes, default=None)
     room = rooms_of(snapshot).get(node)
     if largest is None or room is None:
         return
-    others = Demand.of(job).memory_bytes - largest.memory_bytes
-    size = room.memory_left() - others
+    demand = Demand.of(job)
+    others = demand.memory_bytes - largest.memory_bytes
+    there = [a for a in snapshot.instances_on(node) if a.job == record.key]
+    free = room.memory_left() + sum(a.demand.memory_bytes for a in there)
+    size = free // (len(there) + 1) - others
     size -= size % FINE_STEP
     if 0 < size < largest.memory_bytes:
         yield Suggestion(

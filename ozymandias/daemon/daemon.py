@@ -171,6 +171,7 @@ class Daemon:
                 peers=ports.peers,
                 ended=ports.ended,
                 lately=self._displacements.lately,
+                leisure=self._scheduler.leisure,
             )
         )
 

@@ -13,7 +13,6 @@ all the time nobody waits for a suggestion, and it is looked for now and then.
 from collections.abc import Mapping
 
 from ozymandias.core.arbiter import Leisure
-from ozymandias.core.inventory import changed_between
 from ozymandias.core.moves import is_at_peace, next_patience
 from ozymandias.core.rebalance import STEADY_SECONDS, TRIES_MAX, Search
 from ozymandias.model.instance import Assignment
@@ -21,6 +20,7 @@ from ozymandias.model.job import JobKey
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.settings import RebalanceMode
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import changes_between
 
 LOOK_SECONDS = 2.0  # between two looks
 SHARE = 50  # a look of so long is followed by a pause so many times as long
@@ -50,8 +50,11 @@ class Pace:
     def leisure(self, snapshot: Snapshot, now: float) -> Leisure | None:
         """What to look at, or None while it is not time for it; ``now`` is the boot clock."""
         self._note(snapshot, now)
-        if now < self._next:
-            return None
+        return None if now < self._next else self.at(snapshot, now)
+
+    def at(self, snapshot: Snapshot, now: float) -> Leisure:
+        """What there is to look at, whether it is time for it or not."""
+        self._note(snapshot, now)
         settled = frozenset(
             name
             for name, (_, since) in self._there_since.items()
@@ -66,8 +69,7 @@ class Pace:
         if snapshot.assignments is not self._assignments:
             self._assignments, self._moved = snapshot.assignments, now
         before, self._nodes = self._nodes, snapshot.nodes
-        for name in changed_between(before, snapshot.nodes):
-            node = snapshot.nodes.get(name)
+        for name, node in changes_between(before, snapshot.nodes).items():
             # One that was under pressure has to be well for a while too.
             if node is None or not node.is_schedulable:
                 self._there_since.pop(name, None)

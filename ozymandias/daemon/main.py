@@ -151,7 +151,9 @@ async def _run(config: Config) -> None:
                     peers=peers,
                     ended=EndedFiles(Path(config.node.state_dir) / "ended"),
                     work=OutsideWork(
-                        commands=config.autoscale.commands, user=config.autoscale.user
+                        node=_name(config),
+                        commands=config.autoscale.commands,
+                        user=config.autoscale.user,
                     ),
                     guard=PodGuard(Path(config.node.run_dir), _name(config), runtime.group_of),
                     gauge=_gauge(config),

@@ -118,6 +118,10 @@ class Scheduler:
             return _sooner(due, loss.look_again)
         return await self._commit(snapshot, loss, leisure, proposal)
 
+    def leisure(self, snapshot: Snapshot) -> Leisure:
+        """What would be looked at if moves were looked for now."""
+        return self._pace.at(snapshot, self._clock.boot())
+
     def _rest(self, snapshot: Snapshot, began: float, leisure: Leisure | None) -> float | None:
         """Nothing is to be done: say what could be; when to look for moves again."""
         wall = self._clock.wall()

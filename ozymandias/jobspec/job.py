@@ -1,6 +1,5 @@
 """The job itself: its table of fields, the rules of its ingress, and the Job made of them."""
 
-import dataclasses
 import re
 from collections.abc import Mapping as Table
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from ozymandias.model.job import (
     NetworkMode,
     OnPartition,
 )
+from ozymandias.model.record import replace
 from ozymandias.model.settings import PRIORITY_CLASSES
 
 INSTANCES_MAX = 10_000
@@ -183,9 +183,7 @@ def _build_job(given: Given) -> Any:
         min_available=least.number,
         min_available_percent=least.percent,
         placement=placement,
-        containers=tuple(
-            dataclasses.replace(draft.container, name=name) for name, draft in drafts.items()
-        ),
+        containers=tuple(replace(draft.container, name=name) for name, draft in drafts.items()),
         ingress=ingress,
         labels=given.get("labels", ()),
         autoscale=given.get("autoscale"),
@@ -306,8 +304,8 @@ JOB = Record(
             name="protected",
             check=Flag(),
             default="false",
-            doc="Nobody displaces its instances, and no pressure on a host makes them leave. Meant"
-            " for administrators.",
+            doc="Nobody displaces its instances, and no pressure on a host makes them leave. For"
+            " administrators: a token with the right deploy can't submit it, nor change the job.",
         ),
         Field(
             name="min_available",

@@ -7,7 +7,7 @@ Which namespace is meant by a bare name is known when the whole file is read: un
 draft, each still with its place in the file.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ozymandias.jobspec.checks import (
@@ -29,6 +29,7 @@ from ozymandias.model.job import (
     Neighbour,
     PlacementRules,
 )
+from ozymandias.model.record import replace
 
 NEIGHBOURS_MAX = 50
 NODES_MAX = 100

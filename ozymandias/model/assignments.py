@@ -5,14 +5,14 @@ for at every change. Both are kept with the rows and follow each change by its d
 nobody adds up a thousand assignments to learn what one of them changed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from ozymandias.model.instance import Assignment, Group, SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName, Totals
-from ozymandias.model.tables import Pairs, Row
+from ozymandias.model.tables import Column, Pairs, Row
 
 NOTHING = Totals()
 SLOTS_MAX = 2**20  # as far as they are kept as bits: a slot from the store may be any number
@@ -50,42 +50,72 @@ class OnNode(Row[JobKey, Assignment]):
     def held(self) -> Totals:
         """Running and stopping."""
         stopping = self.stopping
-        return self.running if stopping == NOTHING else self.running.and_also(stopping)
+        return self.running if stopping is NOTHING else self.running.and_also(stopping)
 
     @property
     def promised(self) -> Totals:
         """Running and waiting."""
         waiting = self.waiting
-        return self.running if waiting == NOTHING else self.running.and_also(waiting)
+        return self.running if waiting is NOTHING else self.running.and_also(waiting)
 
-    def count(self, group: Group, number: int) -> None:
-        """So many more of these."""
-        state, demand = group.state, group.demand
-        if state is SlotState.RUNNING:
-            self.running = self.running.plus(demand, number)
-        elif state is SlotState.STOPPING:
-            self.stopping = self.stopping.plus(demand, number)
-        else:
-            self.waiting = self.waiting.plus(demand, number)
+    def enter(self, key: JobKey, old: Assignment | None, new: Assignment | None) -> None:
+        Row.enter(self, key, old, new)
+        if old is not None:
+            self._count(old, -1)
+        if new is not None:
+            self._count(new, 1)
+
+    def _count(self, assignment: Assignment, times: int) -> None:
+        for group in assignment.groups:
+            state, number = group.state, times * len(group.slots.numbers)
+            if state is SlotState.RUNNING:
+                self.running = self.running.plus(group.demand, number)
+            elif state is SlotState.STOPPING:
+                self.stopping = _or_nothing(self.stopping.plus(group.demand, number))
+            else:
+                self.waiting = _or_nothing(self.waiting.plus(group.demand, number))
 
 
-class OfJob(dict[NodeName, Assignment]):
-    """What is of one job, by node."""
+def _or_nothing(totals: Totals) -> Totals:
+    """The one that is told by what it is: nearly every node has it in two of three states."""
+    return NOTHING if totals == NOTHING else totals
 
-    __slots__ = ("_taken", "kinds")
+
+class OfJob(Column[Assignment]):
+    """What is of one job, by node. What follows from all of it is found when somebody asks, and
+    follows each change from then on."""
+
+    __slots__ = ("_kinds", "_taken")
 
     def __init__(self) -> None:
         super().__init__()
-        self.kinds: dict[Kind, int] = {}  # how many instances of each; none is 0
-        # The slots as bits, if no two are the same: worked out when asked for, then kept up.
-        self._taken: int | None = None
+        self._kinds: dict[Kind, int] | None = None
+        self._taken: int | None = None  # the slots as bits, if no two are the same
 
     def copy(self) -> "OfJob":
-        new = OfJob.__new__(OfJob)
+        new = OfJob()
         new.update(self)
-        new.kinds = self.kinds.copy()
+        new._kinds = None if self._kinds is None else self._kinds.copy()
         new._taken = self._taken
         return new
+
+    def enter(self, node: NodeName, old: Assignment | None, new: Assignment | None) -> None:
+        Column.enter(self, node, old, new)
+        if self._kinds is not None:
+            _count_kinds(self._kinds, old.groups if old is not None else (), -1)
+            _count_kinds(self._kinds, new.groups if new is not None else (), 1)
+        if self._taken is not None:
+            gone = _added(0, old.groups) if old is not None else 0
+            assert gone is not None, "they were among the distinct ones"
+            self._taken = _added(self._taken & ~gone, new.groups if new is not None else ())
+
+    @property
+    def kinds(self) -> Mapping[Kind, int]:
+        """How many instances of each; none is 0."""
+        if self._kinds is None:
+            self._kinds = {}
+            _count_kinds(self._kinds, (g for a in self.values() for g in a.groups), 1)
+        return self._kinds
 
     @property
     def live(self) -> int:
@@ -103,14 +133,6 @@ class OfJob(dict[NodeName, Assignment]):
         if self._taken is None:
             self._taken = _added(0, (g for a in self.values() for g in a.groups))
         return self._taken is not None
-
-    def keep_taken(self, old: Assignment | None, new: Assignment | None) -> None:
-        """Follow a change."""
-        if self._taken is None:
-            return
-        gone = _added(0, old.groups) if old is not None else 0
-        assert gone is not None, "they were among the distinct ones"
-        self._taken = _added(self._taken & ~gone, new.groups if new is not None else ())
 
 
 NO_NODE = OnNode()
@@ -136,20 +158,6 @@ class Assignments(Pairs[Assignment]):
         assert isinstance(column, OfJob)
         return column
 
-    def _book(
-        self,
-        row: Row[JobKey, Assignment],
-        column: dict[NodeName, Assignment],
-        old: Assignment | None,
-        new: Assignment | None,
-    ) -> None:
-        assert isinstance(row, OnNode) and isinstance(column, OfJob)
-        if old is not None:
-            _count(row, column.kinds, old, -1)
-        if new is not None:
-            _count(row, column.kinds, new, 1)
-        column.keep_taken(old, new)
-
 
 def _added(taken: int, groups: Iterable[Group]) -> int | None:
     """With the slots of these groups; None where one is taken twice, or far beyond all others."""
@@ -172,12 +180,10 @@ def _added(taken: int, groups: Iterable[Group]) -> int | None:
     return taken
 
 
-def _count(row: OnNode, kinds: dict[Kind, int], assignment: Assignment, sign: int) -> None:
-    for group in assignment.groups:
-        number = sign * len(group.slots.numbers)
-        row.count(group, number)
+def _count_kinds(kinds: dict[Kind, int], groups: Iterable[Group], times: int) -> None:
+    for group in groups:
         kind = _kind(group.uid, group.version, group.generation, group.state)
-        left = kinds.get(kind, 0) + number
+        left = kinds.get(kind, 0) + times * len(group.slots.numbers)
         if left:
             kinds[kind] = left
         else:
@@ -187,7 +193,6 @@ def _count(row: OnNode, kinds: dict[Kind, int], assignment: Assignment, sign: in
 def sums_of(assignments: Iterable[Assignment]) -> tuple[Totals, Totals]:
     """What assignments of one node hold and promise, added up one by one."""
     row = OnNode()
-    kinds: dict[Kind, int] = {}
     for assignment in assignments:
-        _count(row, kinds, assignment, 1)
+        row.enter(assignment.job, None, assignment)
     return row.held, row.promised

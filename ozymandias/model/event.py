@@ -13,3 +13,13 @@ class EventRecord:
     namespace: str = ""
     job: str = ""
     instance: str = ""
+
+
+# What a peer decided of an instance, on whichever node that is: the record's node is the peer's.
+DECIDED = frozenset(
+    f"instance.{word}"
+    for word in (
+        *("placed", "waiting", "stopping", "cancelled", "admitted", "released", "lost"),
+        *("changed", "pending"),
+    )
+)

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import Demand, NodeName
+from ozymandias.model.record import once
 
 
 class InstanceId(NamedTuple):
@@ -125,7 +126,7 @@ class Assignment(Struct, frozen=True, kw_only=True, dict=True):
     job: JobKey
     groups: tuple[Group, ...]
 
-    @cached_property
+    @once
     def instances(self) -> "tuple[Assigned, ...]":
         """Made when they are first asked for: many look at an assignment before it changes."""
         return tuple(

@@ -6,10 +6,11 @@ downstream has to know a default. A Job is immutable and is what a version in th
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from typing import NamedTuple, NewType
 
 from msgspec import Struct
+
+from ozymandias.model.record import once
 
 JobName = NewType("JobName", str)
 Namespace = NewType("Namespace", str)
@@ -95,8 +96,7 @@ class HealthCheck:
     start_period_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartPolicy:
+class RestartPolicy(Struct, frozen=True, kw_only=True, gc=False):
     mode: RestartMode = RestartMode.ALWAYS
     attempts_max: int | None = None  # on-failure:N
 
@@ -135,8 +135,7 @@ class Tmpfs:
     space_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
+class Container(Struct, frozen=True, kw_only=True, gc=False):
     name: str
     image: str
     pull_policy: PullPolicy = PullPolicy.MISSING
@@ -206,8 +205,7 @@ class Burst:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementRules:
+class PlacementRules(Struct, frozen=True, kw_only=True, gc=False):
     """Where a job's instances may be, and where they would rather be."""
 
     require: tuple[LabelRule, ...] = ()
@@ -217,6 +215,11 @@ class PlacementRules:
     spread: str = ""  # a label: as evenly over its values as may be
     max_per_node: int = 0  # 0: no limit
     burst: Burst | None = None
+
+    @property
+    def is_about_nodes(self) -> bool:
+        """Whether it tells nodes apart by what they are, or by what else is on them."""
+        return bool(self.require or self.prefer or self.near or self.apart or self.spread)
 
 
 class PendingSource(StrEnum):
@@ -253,8 +256,7 @@ class Autoscale:
     agent_name: str = "{pool}-{slot}"  # what they find as AGENT_NAME
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True, gc=False):
     name: JobName
     namespace: Namespace = DEFAULT_NAMESPACE
     instances: int = 1
@@ -334,7 +336,7 @@ class JobHead(Struct, frozen=True, kw_only=True):
     drift: tuple[Drift, ...] = ()  # what it would rather have, only where it does not
 
 
-class JobVersion(Struct, frozen=True, kw_only=True):
+class JobVersion(Struct, frozen=True, kw_only=True, gc=False):
     """One immutable version of a job's specification."""
 
     uid: str
@@ -355,7 +357,7 @@ class JobRecord(Struct, frozen=True, kw_only=True, dict=True):
     head_revision: int
     versions: dict[int, JobVersion] = {}
 
-    @cached_property
+    @once
     def shuns(self) -> frozenset[JobKey]:
         """Whom some version would be apart from: asked of many jobs, mostly in vain."""
         apart = (version.job.placement.apart for version in self.versions.values())

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from itertools import accumulate, islice
 from typing import overload
 
@@ -23,6 +22,7 @@ from ozymandias.model.job import JobHead, JobKey, JobVersion
 from ozymandias.model.node import Demand, Displaced, Drain, NodeName
 from ozymandias.model.part import Part
 from ozymandias.model.pod import Pod, PodId
+from ozymandias.model.record import once
 from ozymandias.model.settings import Settings
 
 
@@ -174,10 +174,18 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
         """The edits, those that are runs as they are."""
         return self.edits.runs if isinstance(self.edits, Runs) else self.edits
 
-    @cached_property
+    @once
     def pairs(self) -> Set[tuple[NodeName, JobKey]]:
         """What it reassigns, in its order."""
         return dict.fromkeys([(step.node, step.job) for step in self.steps]).keys()
+
+    @once
+    def touched(self) -> Set[NodeName]:
+        """The nodes whose ledgers it rewrites, in its order."""
+        nodes = dict.fromkeys([node for node, _ in self.pairs])
+        nodes |= dict.fromkeys(change.node for change in self.nodes)
+        nodes |= dict.fromkeys(sorted(self.dead))
+        return nodes.keys()
 
     def first(self, most: int) -> "Plan":
         """As far as it is about so many places, a job on a node each, if it may be divided."""

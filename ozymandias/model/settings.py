@@ -65,6 +65,7 @@ class Rebalancing:
     moves: int  # that may still begin
     since: float  # wall clock
     by: str = ""
+    override_freeze: str = ""  # why its moves do not wait for the end of a freeze window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
 """The cluster at one revision of the store: the only input of every decision."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -11,6 +10,7 @@ from ozymandias.model.assignments import Assignments, OfJob, OnNode
 from ozymandias.model.instance import Assigned, Assignment, InstanceStatus, JobStatus
 from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import Node, NodeName
+from ozymandias.model.record import once
 from ozymandias.model.settings import Settings
 from ozymandias.model.tables import Pairs, Table
 
@@ -45,7 +45,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
         if not isinstance(self.statuses, Pairs):
             force_setattr(self, "statuses", Pairs.of(self.statuses))
 
-    @cached_property
+    @once
     def _found(self) -> dict[str, Any]:
         return {}
 

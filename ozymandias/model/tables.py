@@ -9,7 +9,6 @@ that nothing in it is different.
 
 from collections.abc import (
     Callable,
-    Collection,
     Hashable,
     ItemsView,
     Iterator,
@@ -95,7 +94,7 @@ def _laid_over(base: dict[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
 class Table(Layered[K, V]):
     """All of one kind: nodes, jobs, claims."""
 
-    __slots__ = ("__weakref__", "_before", "_found", "_prior", "_touched", "_whole", "facts")
+    __slots__ = ("__weakref__", "_before", "_found", "_prior", "_updates", "_whole", "facts")
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class Table(Layered[K, V]):
         self._whole: dict[K, V] | None = None
         # The table that it was made from, and what is different from there.
         self._before: ref[Table[K, V]] | None = None
-        self._touched: Collection[K] = ()
+        self._updates: Mapping[K, V | None] = {}
         self._prior: dict[Hashable, Any] = {}  # what was found in that table
 
     @classmethod
@@ -124,24 +123,26 @@ class Table(Layered[K, V]):
 
     def changed(self, updates: Mapping[K, V | None]) -> "Table[K, V]":
         """This table with these entries; None takes one away."""
-        base, recent = self._base, {**self._recent, **updates}
+        base, known = self._base, self._recent
+        recent, size = {**known, **updates}, len(base)
         length = self._length
         for key, value in updates.items():
-            length += (value is not None) - (key in self)
-        size = len(base)
+            is_there = known[key] is not None if key in known else key in base
+            length += (value is not None) - is_there
         if size > SMALL and (len(recent) <= RECENT_MAX or len(recent) ** 2 <= 4 * size):
             table = Table(base, recent, length, self.facts)
         else:
             table = Table(_laid_over(base, recent), {}, length)
-        table._before, table._touched, table._prior = ref(self), updates.keys(), self._found
+        table._before, table._updates, table._prior = ref(self), updates, self._found
         return table
 
-    def touched_since(self, other: Mapping[K, V]) -> Collection[K] | None:
-        """The only keys where this may differ from another one; None: that is not known."""
+    def changes_since(self, other: Mapping[K, V]) -> Mapping[K, V | None] | None:
+        """All entries that may differ from another one's, as they are here; None: not known."""
         if self._before is not None and self._before() is other:
-            return self._touched
+            return self._updates
         if isinstance(other, Table) and self._base is other._base:
-            return self._recent.keys() | other._recent.keys()
+            both = self._recent.keys() | other._recent.keys()
+            return {key: self.get(key) for key in both}
         return None
 
     def find(self, what: Hashable, look: "Callable[[Table[K, V]], T]") -> T:
@@ -160,7 +161,7 @@ class Table(Layered[K, V]):
         if holds not in self._found:
             newer: Mapping[K, V | None]
             if holds in self._prior:
-                known, newer = self._prior[holds], {key: self.get(key) for key in self._touched}
+                known, newer = self._prior[holds], self._updates
             else:
                 if holds not in self.facts:
                     self.facts[holds] = {
@@ -191,6 +192,14 @@ class Table(Layered[K, V]):
         return self._whole
 
 
+def changes_between(before: Mapping[K, V], after: Mapping[K, V]) -> Mapping[K, V | None]:
+    """All entries that are not the same in both, and maybe more, as they are afterwards."""
+    if isinstance(after, Table) and (changes := after.changes_since(before)) is not None:
+        return changes
+    changes = {key: value for key, value in after.items() if before.get(key) is not value}
+    return changes | dict.fromkeys(before.keys() - after.keys())
+
+
 class Row(Layered[K, V]):
     """A row of `Pairs`. It is written while a table is made, and read-only once it is part of it.
 
@@ -215,10 +224,25 @@ class Row(Layered[K, V]):
         else:
             self._base, self._recent = _laid_over(other._base, recent), {}
 
-    def put(self, key: K, value: V | None, more: int) -> None:
-        """Enter something, or None; ``more`` is by how many entries there are more then."""
-        self._recent[key] = value
-        self._length += more
+    def enter(self, key: K, old: V | None, new: V | None) -> None:
+        """Something in the place of what was there; None: nothing."""
+        self._recent[key] = new
+        self._length += (new is not None) - (old is not None)
+
+
+class Column(dict[NodeName, V]):
+    """A column of `Pairs`, likewise."""
+
+    __slots__ = ()
+
+    def copy(self) -> "Column[V]":
+        return Column(self)
+
+    def enter(self, node: NodeName, old: V | None, new: V | None) -> None:
+        if new is not None:
+            self[node] = new
+        elif old is not None:
+            del self[node]
 
 
 class Pairs(Mapping[Pair, V], Generic[V]):
@@ -229,7 +253,7 @@ class Pairs(Mapping[Pair, V], Generic[V]):
     def __init__(
         self,
         by_node: Table[NodeName, Row[JobKey, V]],
-        by_job: Table[JobKey, dict[NodeName, V]],
+        by_job: Table[JobKey, Column[V]],
         length: int,
     ) -> None:
         self._by_node, self._by_job, self._length = by_node, by_job, length
@@ -242,41 +266,34 @@ class Pairs(Mapping[Pair, V], Generic[V]):
 
     def changed(self, updates: Mapping[Pair, V | None]) -> Self:
         """These pairs as they shall be; None takes one away. Only their rows are copied."""
+        by_node, by_job, length = self._by_node, self._by_job, self._length
         nodes: dict[NodeName, Row[JobKey, V]] = {}
-        jobs: dict[JobKey, dict[NodeName, V]] = {}
-        length = self._length
-        for (node, job), value in updates.items():
+        jobs: dict[JobKey, Column[V]] = {}
+        last, column = None, self._new_column()  # of the pair before: most are of one job
+        for (node, job), new in updates.items():
             row = nodes.get(node)
             if row is None:
-                known = self._by_node.get(node)
+                known = by_node.get(node)
                 row = nodes[node] = self._new_row() if known is None else known.copy()
-            column = jobs.get(job)
-            if column is None:
-                there = self._by_job.get(job)
-                column = jobs[job] = self._new_column() if there is None else there.copy()
+            if job is not last:
+                last = job
+                if job not in jobs:
+                    there = by_job.get(job)
+                    jobs[job] = self._new_column() if there is None else there.copy()
+                column = jobs[job]
             old = column.get(node)
-            if value is not None:
-                column[node] = value
-            elif old is not None:
-                del column[node]
-            more = (value is not None) - (old is not None)
-            row.put(job, value, more)
-            length += more
-            self._book(row, column, old, value)
-        by_node = self._by_node.changed({node: row or None for node, row in nodes.items()})
-        by_job = self._by_job.changed({job: column or None for job, column in jobs.items()})
-        return type(self)(by_node, by_job, length)
+            row.enter(job, old, new)
+            column.enter(node, old, new)
+            length += (new is not None) - (old is not None)
+        rows = {node: row if row._length else None for node, row in nodes.items()}
+        columns = {job: column or None for job, column in jobs.items()}
+        return type(self)(by_node.changed(rows), by_job.changed(columns), length)
 
     def _new_row(self) -> Row[JobKey, V]:
         return Row()
 
-    def _new_column(self) -> dict[NodeName, V]:
-        return {}
-
-    def _book(
-        self, row: Row[JobKey, V], column: dict[NodeName, V], old: V | None, new: V | None
-    ) -> None:
-        """For tables whose rows keep sums of what is in them."""
+    def _new_column(self) -> Column[V]:
+        return Column()
 
     def on(self, node: NodeName) -> Mapping[JobKey, V]:
         """What is on one node, by job."""

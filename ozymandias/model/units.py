@@ -38,6 +38,14 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
+def exact_size(size_bytes: int) -> str:
+    """A size as a job file spells it, never rounded: ``2G``, ``1600M``, ``12345``."""
+    for suffix, factor in (("G", 2**30), ("M", 2**20), ("K", 2**10)):
+        if size_bytes and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{suffix}"
+    return str(size_bytes)
+
+
 def format_cores(millis: int) -> str:
     """``2 cores``, ``0.5 cores``, ``1 core``."""
     return f"{millis / 1000:g} core" + "s" * (millis != 1000)

@@ -12,8 +12,9 @@ import contextlib
 import os
 import pwd
 import shlex
+import shutil
 import signal
-from typing import Any
+from collections.abc import AsyncIterator
 
 import aiohttp
 from yarl import URL
@@ -23,20 +24,23 @@ from ozymandias.ports import SourceFailed
 
 ANSWER_BYTES_MAX = 64 * 2**10
 ASK_SECONDS_MAX = 10.0
+OOM_SCORE_COMMAND = 900  # as of a pod that matters least
 HEADERS = {"User-Agent": "ozymandias-pool", "Accept": "application/json"}
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 
 
 class OutsideWork:
-    """Pending work outside of the cluster. ``commands`` are those that may be run here."""
+    """Pending work outside of the cluster. ``commands`` are those that may be run on ``node``."""
 
     def __init__(
         self,
         *,
+        node: str = "this node",
         commands: tuple[str, ...] = (),
         user: str = "nobody",
         ask_seconds_max: float = ASK_SECONDS_MAX,
     ) -> None:
+        self._node = node
         self._allowed = {tuple(shlex.split(command)) for command in commands}
         self._user = user
         self._seconds = ask_seconds_max
@@ -46,7 +50,7 @@ class OutsideWork:
             async with asyncio.timeout(self._seconds):
                 if source.source is PendingSource.URL:
                     return await self._get(source.target)
-                return await self._run(tuple(shlex.split(source.target)))
+                return await self._run_here(tuple(shlex.split(source.target)))
         except TimeoutError:
             raise SourceFailed(f"no whole answer within {self._seconds:g} s") from None
 
@@ -72,49 +76,82 @@ class OutsideWork:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise SourceFailed(_words(error)) from error
 
+    async def _run_here(self, command: tuple[str, ...]) -> bytes:
+        """What is wrong with a command may be wrong on one node alone, so it is named."""
+        try:
+            return await self._run(command)
+        except SourceFailed as error:
+            raise SourceFailed(f"on {self._node} {error}") from error
+
     async def _run(self, command: tuple[str, ...]) -> bytes:
         if command not in self._allowed:
             raise SourceFailed(
-                "this node does not list the command under [autoscale] commands, word for word"
+                "the command is not listed under [autoscale] commands, word for word"
             )
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                limit=ANSWER_BYTES_MAX,
-                cwd="/",
-                env=ENVIRONMENT,
-                start_new_session=True,
-                **self._whom(),
-            )
-        except (OSError, ValueError) as error:
-            raise SourceFailed(f"the command can't be run: {_words(error)}") from error
-        assert process.stdout is not None
-        try:
-            answer = await _bounded(process.stdout)
-            code = await process.wait()
-        finally:
-            # Whatever happened, nothing of it is left, children included.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.shield(process.wait())
+        if shutil.which(command[0], path=ENVIRONMENT["PATH"]) is None:
+            raise SourceFailed("the command can't be run: there is no such program")
+        async with _pipe() as (reader, writing):
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self._as_whom(),
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=writing,
+                    stderr=asyncio.subprocess.DEVNULL,
+                    cwd="/",
+                    env=ENVIRONMENT,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                raise SourceFailed(f"the command can't be run: {_words(error)}") from error
+            finally:
+                os.close(writing)
+            try:
+                answer = await _bounded(reader)
+                code = await process.wait()
+            finally:
+                # Whatever happened, nothing of it is left, children included.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await asyncio.shield(process.wait())
         if code:
             raise SourceFailed(f"the command ended with exit code {code}")
         return answer
 
-    def _whom(self) -> dict[str, Any]:
-        """As a user without rights; a daemon that is not root has none to give away."""
+    def _as_whom(self) -> tuple[str, ...]:
+        """As a user without rights; a daemon that is not root has none to give away.
+
+        By programs of Debian's util-linux, because uvloop starts no process as another user. What
+        spares the daemon when the host is out of memory must not spare a command.
+        """
+        expendable = ("/usr/bin/choom", "-n", str(OOM_SCORE_COMMAND), "--")
         if os.geteuid() != 0:
-            return {}
+            return expendable
         try:
             found = pwd.getpwnam(self._user)
         except KeyError:
             raise SourceFailed(f"there is no user {self._user} ([autoscale] user)") from None
         if found.pw_uid == 0:
             raise SourceFailed("[autoscale] user is root, and commands are not run as root")
-        return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": ()}
+        ids = (f"--reuid={found.pw_uid}", f"--regid={found.pw_gid}", "--clear-groups")
+        return (*expendable, "/usr/bin/setpriv", *ids, "--no-new-privs", "--")
+
+
+@contextlib.asynccontextmanager
+async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
+    """What is written to the descriptor can be read; closed at the end, whoever still has it.
+
+    A child that left the session keeps its end open for as long as it likes.
+    """
+    reading, writing = os.pipe()
+    reader = asyncio.StreamReader(limit=ANSWER_BYTES_MAX)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb")
+    )
+    try:
+        yield reader, writing
+    finally:
+        transport.close()
 
 
 async def _bounded(stream: aiohttp.StreamReader | asyncio.StreamReader) -> bytes:

@@ -116,7 +116,7 @@ class Pools:
                 if kind == "hold":
                     answer = await operations.settings.freeze(name, window)
                 else:
-                    answer = await operations.settings.unfreeze(name)
+                    answer = await operations.settings.unfreeze(name, why="it can't wait")
         except ProblemError as error:
             self.say(f"{kind} {name}: {error.problem.kind.slug}")
         except TimeoutError:

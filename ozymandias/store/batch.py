@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ozymandias.core.apply import apply, touched
+from ozymandias.core.apply import apply
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
@@ -54,17 +54,19 @@ class Reach:
     dead: set[NodeName] = field(default_factory=set)
     jobs: set[JobKey] = field(default_factory=set)
     claims: set[str] = field(default_factory=set)
-    versions: int = 0
+    versions: dict[bytes, bytes] = field(default_factory=dict)  # new ones, as they are written
     settings: bool = False
     heeds_settings: bool = False  # relies on them, and leaves them as they are
     values_bytes: int = 0  # of all but what nodes add
 
     @classmethod
     def of(cls, plan: Plan) -> "Reach":
-        nodes, pairs = touched(plan)
-        change = plan.job
-        version = change.version if change else None
-        slots = sum(len(step.slots) for step in plan.steps)
+        nodes, pairs, change = plan.touched, plan.pairs, plan.job
+        slots = sum([len(step.slots) for step in plan.steps])
+        versions: dict[bytes, bytes] = {}
+        if change is not None and change.version is not None:
+            key = keys.version(change.key, change.version.version)
+            versions[key] = codec.encode(change.version)
         return cls(
             nodes=dict.fromkeys(nodes),
             pairs=dict.fromkeys(pairs),
@@ -72,12 +74,12 @@ class Reach:
             dead=set(plan.dead),
             jobs=_changing(plan),
             claims=set(change.claim) if change else set(),
-            versions=bool(version),
+            versions=versions,
             settings=plan.settings is not None,
             heeds_settings=plan.heeds_settings,
             values_bytes=_PAIR_BYTES * len(pairs)
             + _SLOT_BYTES * slots
-            + (len(codec.encode(version)) if version else 0),
+            + sum(map(len, versions.values())),
         )
 
     def add(self, more: "Reach") -> None:
@@ -87,7 +89,7 @@ class Reach:
         self.dead |= more.dead
         self.jobs |= more.jobs
         self.claims |= more.claims
-        self.versions += more.versions
+        self.versions |= more.versions
         self.settings |= more.settings
         self.heeds_settings |= more.heeds_settings
         self.values_bytes += more.values_bytes
@@ -97,28 +99,33 @@ class Reach:
         """They are changed, or heeded, or something is placed by the pools of namespaces."""
         return bool(self.settings or self.heeds_settings or self.gaining)
 
-    def size_bytes(self, more: "Reach") -> int:
-        """About how large a transaction is together with another one's."""
-        nodes = _together(self.nodes, more.nodes)
-        return _NODE_BYTES * nodes + self.values_bytes + more.values_bytes
+    @property
+    def size_bytes(self) -> int:
+        """About how large a transaction is."""
+        return _NODE_BYTES * len(self.nodes) + self.values_bytes
 
-    def compares(self, more: "Reach") -> int:
-        """How many there are together with another one's."""
-        return (
-            _together(self.nodes, more.nodes)
-            + _together(self.gaining, more.gaining)
-            + _together(self.dead, more.dead)
-            + _together(self.jobs, more.jobs)
-            + _together(self.claims, more.claims)
-            + self.versions
-            + more.versions
-            + bool(self.relies_on_settings or more.relies_on_settings)
-        )
+    @property
+    def compares(self) -> int:
+        """How many there are."""
+        sets = (self.nodes, self.gaining, self.dead, self.jobs, self.claims, self.versions)
+        return sum(map(len, sets)) + self.relies_on_settings
+
+    def is_within(self, compares_max: int, more: "Reach") -> bool:
+        """Whether this together with another one's is a transaction that etcd takes."""
+        size_bytes = self.size_bytes + more.size_bytes
+        compares = self.compares + more.compares
+        if size_bytes <= BYTES_MAX and compares <= compares_max:
+            return True  # whatever they have in common
+        twice = _in_both(self.nodes, more.nodes)
+        size_bytes -= _NODE_BYTES * twice
+        compares -= twice + _in_both(self.gaining, more.gaining) + _in_both(self.dead, more.dead)
+        compares -= _in_both(self.jobs, more.jobs) + _in_both(self.claims, more.claims)
+        compares -= self.relies_on_settings and more.relies_on_settings
+        return size_bytes <= BYTES_MAX and compares <= compares_max
 
 
-def _together(many: Collection[Any], few: Collection[Any]) -> int:
-    """How many there are in either."""
-    return len(many) + len([one for one in few if one not in many])
+def _in_both(many: Collection[Any], few: Collection[Any]) -> int:
+    return len([one for one in few if one in many])
 
 
 NO_REACH = Reach()
@@ -158,8 +165,7 @@ class Batch:
             len(self.plans) < PLANS_MAX
             and own.jobs.isdisjoint(reach.jobs)
             and not (own.settings and reach.settings)
-            and own.size_bytes(reach) <= BYTES_MAX
-            and own.compares(reach) <= self._compares_max
+            and own.is_within(self._compares_max, reach)
         )
 
     def add(self, plan: Plan) -> None:
@@ -175,11 +181,9 @@ class Batch:
     def is_full(self) -> bool:
         """Whether one more like the last would be too much: it need not be decided to know."""
         last, own = self._last, self.reach
-        more = 2 * len(last.nodes) + len(last.jobs) + last.versions
+        more = 2 * len(last.nodes) + len(last.jobs) + len(last.versions)
         return (
-            _NODE_BYTES * (len(own.nodes) + len(last.nodes)) + own.values_bytes + last.values_bytes
-            > BYTES_MAX
-            or own.compares(NO_REACH) + more > self._compares_max
+            own.size_bytes + last.size_bytes > BYTES_MAX or own.compares + more > self._compares_max
         )
 
     def job_changes(self) -> list[JobChange]:

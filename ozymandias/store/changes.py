@@ -1,15 +1,16 @@
 """What a mirror gathers between two snapshots, and what it is told of what we write ourselves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ozymandias.model.assignments import Assignments
 from ozymandias.model.instance import Assignment, JobStatus
 from ozymandias.model.job import JobKey, JobRecord
-from ozymandias.model.node import Node, NodeName
+from ozymandias.model.node import Ledger, Node, NodeName
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Pair, Table
+from ozymandias.ports import Delete, Put
 from ozymandias.store import codec
 
 
@@ -17,27 +18,38 @@ from ozymandias.store import codec
 class Changes:
     """What is different from the last snapshot, part by part; None is gone.
 
-    A node is made of what several keys say, when somebody asks for it.
+    A node or a job is made of what several keys say, when somebody asks for it.
     """
 
     nodes: set[NodeName] = field(default_factory=set)
-    jobs: dict[JobKey, JobRecord | None] = field(default_factory=dict)
+    jobs: dict[JobKey, None] = field(default_factory=dict)  # in the order in which they changed
+    # All assignments as they were once, if known; the others have come since.
+    assigned: Assignments | None = None
     assignments: dict[Pair, Assignment | None] = field(default_factory=dict)
     statuses: dict[Pair, JobStatus | None] = field(default_factory=dict)
     claims: dict[str, JobKey | None] = field(default_factory=dict)
     last_versions: dict[JobKey, int | None] = field(default_factory=dict)
     unknown: dict[bytes, codec.Unknown | None] = field(default_factory=dict)
 
-    def parts(self, before: Snapshot, node: Callable[[NodeName], Node | None]) -> dict[str, Any]:
+    def parts(
+        self,
+        before: Snapshot,
+        node: Callable[[NodeName], Node | None],
+        job: Callable[[JobKey], JobRecord | None],
+    ) -> dict[str, Any]:
         """The parts that changed, on top of what was."""
         parts: dict[str, Any] = {}
         if self.nodes:
-            changed = {name: node(name) for name in sorted(self.nodes)}
-            parts["nodes"] = Table.of(before.nodes).changed(changed)
+            nodes = {name: node(name) for name in sorted(self.nodes)}
+            parts["nodes"] = Table.of(before.nodes).changed(nodes)
         if self.jobs:
-            parts["jobs"] = Table.of(before.jobs).changed(self.jobs)
+            jobs = {key: job(key) for key in self.jobs}
+            parts["jobs"] = Table.of(before.jobs).changed(jobs)
+        if self.assigned is not None:
+            parts["assignments"] = self.assigned
         if self.assignments:
-            parts["assignments"] = before.assigned.changed(self.assignments)
+            assigned = before.assigned if self.assigned is None else self.assigned
+            parts["assignments"] = assigned.changed(self.assignments)
         if self.statuses:
             parts["statuses"] = before.told.changed(self.statuses)
         if self.claims:
@@ -49,20 +61,48 @@ class Changes:
         return parts
 
 
-class Written(dict[tuple[bytes, bytes], Any]):
-    """What the new bytes of keys mean, in one transaction; no bytes: the key is gone."""
+class Written:
+    """What one transaction of ours writes, and what it means.
 
-    __slots__ = ("is_all",)
+    A mirror that is shown it, whole, enters what is known instead of reading it. Only where it is
+    shown together with something else each key and its new bytes are looked for.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_all = False  # it writes nothing else
+    __slots__ = ("_meanings", "assigned", "is_all", "jobs", "known", "ledgers", "ops", "others")
+
+    def __init__(self, *, assigned: Assignments | None = None, others: int = 0) -> None:
+        self.ops: list[Put | Delete] = []
+        self.known: list[Any] = []  # of each of them; None: the key is gone
+        self.is_all = False  # the transaction writes nothing else
+        self.ledgers: list[tuple[NodeName, Ledger]] = []
+        self.jobs: set[JobKey] = set()  # whose assignments it changes
+        # All assignments as they are then, if others have changed nothing since that revision.
+        self.assigned, self.others = assigned, others
+        self._meanings: dict[tuple[bytes, bytes], Any] | None = None
+
+    def add(self, op: Put | Delete, known: Any) -> None:
+        self.ops.append(op)
+        self.known.append(known)
+
+    def is_first(self, key: bytes, value: bytes) -> bool:
+        return bool(self.ops) and _written(self.ops[0]) == (key, value)
+
+    @property
+    def meanings(self) -> dict[tuple[bytes, bytes], Any]:
+        """By key and new bytes; no bytes: the key is gone. Who has seen one takes it out."""
+        if self._meanings is None:
+            self._meanings = dict(zip(map(_written, self.ops), self.known, strict=True))
+        return self._meanings
+
+    def rest(self) -> Iterator[tuple[bytes, bytes, Any]]:
+        """All but ledgers, and assignments that are there then."""
+        for op, known in zip(self.ops, self.known, strict=True):
+            if not isinstance(known, Ledger | Assignment):
+                yield *_written(op), known
+
+    def assignments(self) -> Iterator[Assignment]:
+        return (known for known in self.known if isinstance(known, Assignment))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
-    """Who wrote at ``revision`` had seen what others had written up to ``others``."""
-
-    revision: int
-    others: int
-    assignments: Assignments
+def _written(op: Put | Delete) -> tuple[bytes, bytes]:
+    return op.key, op.value if isinstance(op, Put) else b""

@@ -4,8 +4,9 @@ A value that can't be read (a newer schema, a stray write) raises Undecodable; t
 that one object out and says so, and the rest of the cluster goes on.
 
 A newer daemon may have written members that this one has no field for. Whoever rewrites a record
-keeps them: `decode_known` gives them beside the value, `encode` takes them back. What we wrote
-ourselves is told by its bytes, so nearly always that costs one encoding and no look at the members.
+keeps them: `decode_known` gives them beside the value, `encode` takes them back. What this version
+wrote is told by its bytes, so nearly always that costs one encoding and no look at the members; of
+the assignments of a job it costs one for all of them (`decode_known_groups`).
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from sys import intern
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from ozymandias.model.decision import Decision
 from ozymandias.model.event import EventRecord
@@ -68,11 +69,14 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {
         Decision,
         tuple[Group, ...],
         dict[int, InstanceStatus],
+        Slots,
         str,
     )
 }
 
 
+# In a value their quotes would not be bare.
+_UID, _SLOTS = b'"uid":"', b'"slots":"'
 _MARK = 10**30 + 7  # a slot's number that is nothing else's
 
 Unknown = Mapping[str, Any]  # by name; of a list of groups, by `_same`
@@ -109,9 +113,8 @@ def _around_slots(
         slots=Slots((_MARK,)),
         demand=demand,
     )
-    name = b'"slots":"'  # in a value its quotes would not be bare
-    head, _, tail = _encoder.encode((group,)).partition(b"%b%d" % (name, _MARK))
-    return head + name, tail
+    head, _, tail = _encoder.encode((group,)).partition(b"%b%d" % (_SLOTS, _MARK))
+    return head + _SLOTS, tail
 
 
 def decode(kind: type[T], data: bytes) -> T:
@@ -128,6 +131,44 @@ def decode_known(kind: type[T], data: bytes) -> tuple[T, Unknown | None]:
     if _encoder.encode(value) == data:
         return value, None
     return value, _beyond(msgspec.json.decode(data), plain(value)) or None
+
+
+def decode_known_groups(data: bytes) -> tuple[tuple[Group, ...], Unknown | None]:
+    """An assignment, likewise. Others of its job say the same around the numbers of their slots.
+
+    What such ones have in common is in memory once.
+    """
+    head, _, rest = data.partition(_SLOTS)
+    slots, _, tail = rest.partition(b'"')
+    group = _group_around(head, tail)
+    if group is None:
+        return decode_known(tuple[Group, ...], data)
+    return (replace(group, slots=_slots_of(slots)),), None
+
+
+@lru_cache(maxsize=256)
+def _group_around(head: bytes, tail: bytes) -> Group | None:
+    """The one group that is written so, but for its slots; None: there is more to it."""
+    start, _, rest = head.partition(_UID)
+    uid, _, middle = rest.partition(b'"')
+    group = _group_of_anybody(start, middle, tail)
+    return None if group is None else replace(group, uid=decode(str, b'"%b"' % uid))
+
+
+@lru_cache(maxsize=256)
+def _group_of_anybody(start: bytes, middle: bytes, tail: bytes) -> Group | None:
+    """Likewise, but for its uid too: most jobs ask for what another one asks for."""
+    data = b'%b%b"%b%b0"%b' % (start, _UID, middle, _SLOTS, tail)
+    try:
+        groups = decode(tuple[Group, ...], data)
+    except Undecodable:
+        return None
+    return groups[0] if len(groups) == 1 and _encoder.encode(groups) == data else None
+
+
+@lru_cache(maxsize=1024)
+def _slots_of(text: bytes) -> Slots:
+    return decode(Slots, b'"%b"' % text)
 
 
 def plain(value: Any) -> Any:

@@ -49,7 +49,6 @@ from ozymandias.problems import CONFLICT, PLAN_TOO_LARGE, Problem
 from ozymandias.store import keys
 from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLACES_MAX, PLANS_MAX, Batch
 from ozymandias.store.chain import Chain
-from ozymandias.store.changes import Offered
 from ozymandias.store.mirror import Mirror
 from ozymandias.store.transaction import Draft, Transaction, completed, drafted
 from ozymandias.telemetry import COMMITS
@@ -334,8 +333,6 @@ class Committer:
         if isinstance(outcome, Lost):
             await self._lost(batch, outcome, tickets)
             return
-        assigned = batch.after.assigned
-        self._mirror.offer(Offered(revision=outcome, others=batch.others, assignments=assigned))
         COMMITS.labels("committed").inc(len(batch.plans))
         self._plans_max = min(self._plans_max * GROW, PLANS_MAX)
         self._chain.won()

@@ -14,7 +14,7 @@ from typing import overload
 
 import grpc.aio
 
-from ozymandias.ports import ClusterChanged, Compacted, Denied, Event, Unavailable
+from ozymandias.ports import ClusterChanged, Compacted, Denied, Event, Unavailable, Unread
 from ozymandias.store import etcd_pb2 as pb
 from ozymandias.store.etcd_calls import (
     RANGE,
@@ -144,15 +144,15 @@ class Watch:
         return events
 
 
-class Events(Sequence[Event]):
-    """Read when somebody looks at them: who wrote them knows what they say."""
+class Events(Unread):
+    """Who wrote them knows what they say, and who did not looks at few of them as a whole."""
 
     def __init__(self, messages: Sequence[pb.Event]) -> None:
-        self._messages = messages
+        self.messages = messages
         self._events: list[Event] | None = None
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self.messages)
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
@@ -160,7 +160,7 @@ class Events(Sequence[Event]):
     def __getitem__(self, index: slice) -> Sequence[Event]: ...
     def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
         if isinstance(index, int) and self._events is None:
-            return event_of(self._messages[index])
+            return event_of(self.messages[index])
         return self._all()[index]
 
     def __iter__(self) -> Iterator[Event]:
@@ -168,5 +168,5 @@ class Events(Sequence[Event]):
 
     def _all(self) -> list[Event]:
         if self._events is None:
-            self._events = [event_of(message) for message in self._messages]
+            self._events = [event_of(message) for message in self.messages]
         return self._events

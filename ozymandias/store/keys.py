@@ -61,11 +61,11 @@ def ledger(name: NodeName) -> bytes:
 
 
 def job(key: JobKey) -> bytes:
-    return JOBS + f"{key.namespace}/{key.name}".encode()
+    return JOBS + of_job(key)
 
 
 def versions(key: JobKey) -> bytes:
-    return VERSIONS + f"{key.namespace}/{key.name}/".encode()
+    return VERSIONS + of_job(key) + b"/"
 
 
 def version(key: JobKey, number: int) -> bytes:
@@ -77,8 +77,13 @@ def assignments(name: NodeName) -> bytes:
     return ASSIGNMENTS + name.encode() + b"/"
 
 
+def of_job(key: JobKey) -> bytes:
+    """What comes after the node in the keys of assignments and statuses."""
+    return f"{key.namespace}/{key.name}".encode()
+
+
 def assignment(name: NodeName, key: JobKey) -> bytes:
-    return ASSIGNMENTS + f"{name}/{key.namespace}/{key.name}".encode()
+    return assignments(name) + of_job(key)
 
 
 def statuses(name: NodeName) -> bytes:
@@ -86,7 +91,7 @@ def statuses(name: NodeName) -> bytes:
 
 
 def status(name: NodeName, key: JobKey) -> bytes:
-    return statuses(name) + f"{key.namespace}/{key.name}".encode()
+    return statuses(name) + of_job(key)
 
 
 def claim(host_and_path: str) -> bytes:

@@ -30,9 +30,9 @@ from ozymandias.model.node import Ledger, Load, Node, NodeName, Presence
 from ozymandias.model.record import replace
 from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.ports import KV, Event, Feed, Listing, Unavailable
+from ozymandias.ports import KV, Event, Feed, Listing, Unavailable, Unread
 from ozymandias.store import codec, keys
-from ozymandias.store.changes import Changes, Offered, Written
+from ozymandias.store.changes import Changes, Written
 from ozymandias.telemetry import warn
 
 T = TypeVar("T")
@@ -44,6 +44,7 @@ PAUSE_SECONDS_MAX = 2.0
 # Nobody's schedule relies on these: what a node tells of itself, and the log.
 UNSCHEDULED = (keys.STATUS, keys.LOADS, keys.EVENTS, keys.DECISIONS)
 MARKED = (keys.LEDGERS, keys.JOBS)  # these records name the transaction that wrote them
+UNLEASED = (*MARKED, keys.VERSIONS)  # of these nobody asks more than what they say, and since when
 NOT_OURS = object()
 
 
@@ -82,8 +83,6 @@ class Mirror:
         self._changes = Changes()
         self._expected: list[Written] = []  # transactions of ours that were not shown yet
         self._committed: dict[int, Written] = {}  # those of them whose revision is known
-        self._assigned_at = 0  # the last revision that changed an assignment
-        self._offered: Offered | None = None
 
     async def run(self) -> None:
         """Follow the store until cancelled."""
@@ -112,11 +111,24 @@ class Mirror:
             self.expect_not(written)
             self._publish(revision)
             return
-        for event in events:
-            self._apply(event.kv, deleted=event.deleted)
-        is_log = all(event.kv.key.startswith(keys.EVENTS) for event in events)
-        is_loss = any(e.deleted and e.kv.key.startswith(keys.NODES) for e in events)
+        is_others = self._is_others(events[0], revision)
+        rest = self._apply_others(events, revision) if is_others else events
+        for event in rest:
+            self._apply(event.kv, deleted=event.deleted, is_others=is_others)
+        is_log = all(event.kv.key.startswith(keys.EVENTS) for event in rest)
+        is_log = is_log and len(rest) == len(events)
+        is_loss = any(e.deleted and e.kv.key.startswith(keys.NODES) for e in rest)
         self._publish(revision, is_log=is_log, is_loss=is_loss)
+
+    def _is_others(self, first: Event, revision: int) -> bool:
+        """Whether events up to a revision are all of it, and it is none of ours.
+
+        A transaction has one revision, so its first event tells.
+        """
+        kv = first.kv
+        key, value = kv.key, b"" if first.deleted else kv.value
+        is_ours = any(written.is_first(key, value) for written in self._expected)
+        return kv.mod_revision == revision and not is_ours
 
     def _own(self, events: Sequence[Event], revision: int) -> Written | None:
         """The transaction of ours that these events tell of, if it is that and nothing else.
@@ -128,8 +140,11 @@ class Mirror:
         is_marked = first.value and first.key.startswith(MARKED)
         if first.mod_revision != revision or self._unknown or not is_marked:
             return None
-        own = (first.key, first.value)
-        return next((w for w in self._expected if len(w) == number and own in w and w.is_all), None)
+        for written in self._expected:
+            is_alike = written.is_all and len(written.ops) == number
+            if is_alike and written.is_first(first.key, first.value):
+                return written
+        return None
 
     def _publish(self, revision: int, *, is_log: bool = False, is_loss: bool = False) -> None:
         self.revision = revision
@@ -174,13 +189,12 @@ class Mirror:
         """The cluster now; the same object until something changes."""
         if self._snapshot.revision != self.revision:
             settings, settled = self._settings
-            self._take_offered()
             self._snapshot = replace(
                 self._snapshot,
                 revision=self.revision,
                 settings=settings,
                 settings_revision=settled,
-                **self._changes.parts(self._snapshot, self._node),
+                **self._changes.parts(self._snapshot, self._node, self._job),
             )
             self._changes = Changes()
         return self._snapshot
@@ -195,24 +209,6 @@ class Mirror:
             self._committed[revision] = written
         else:
             self.expect_not(written)
-
-    def offer(self, offered: "Offered") -> None:
-        """The table of assignments as it is at a revision of ours, for `snapshot` to take over."""
-        self._offered = offered
-
-    def _take_offered(self) -> None:
-        """What we wrote has been entered in a table once, when it was decided.
-
-        That is the table here, too, if nobody else has written meanwhile and nothing came later.
-        """
-        offered, self._offered = self._offered, None
-        if offered is None:
-            return
-        if offered.revision > self._assigned_at:
-            self._offered = offered  # it is not shown yet
-        elif offered.revision == self._assigned_at and self.others_revision <= offered.others:
-            self._snapshot = replace(self._snapshot, assignments=offered.assignments)
-            self._changes.assignments.clear()
 
     def expect_not(self, written: Written) -> None:
         self._expected = [other for other in self._expected if other is not written]
@@ -273,24 +269,65 @@ class Mirror:
     # Applying -----------------------------------------------------------------------------------
 
     def _apply_own(self, written: Written, revision: int) -> None:
-        """A transaction of ours, whole: all of it is known."""
-        jobs: set[JobKey] = set()
-        for (key, value), known in written.items():
-            if isinstance(known, Assignment):
-                jobs.add(known.job)
-                self._changes.assignments[known.node, known.job] = known
-            elif isinstance(known, Ledger):
-                self._enter_ledger(keys.node_named(key[len(keys.LEDGERS) :]), known, revision)
-            else:
-                self._apply_decoded(KV(key, value, 0, revision, 0, 0), not value, known)
-        if jobs:
-            self._assigned_at = revision
-        for job in jobs:
+        """A transaction of ours, whole: all of it is known.
+
+        Its assignments were entered in a table when it was decided. That is the table here, too, if
+        nobody else has written what it lacks.
+        """
+        for name, ledger in written.ledgers:
+            self._enter_ledger(name, ledger, revision)
+        changes = self._changes
+        if written.assigned is not None and self.others_revision <= written.others:
+            changes.assigned = written.assigned
+            changes.assignments.clear()
+        else:
+            known = written.assignments()
+            changes.assignments.update(((entry.node, entry.job), entry) for entry in known)
+        for key, value, meant in written.rest():
+            self._apply_decoded(KV(key, value, 0, revision, 0, 0), not value, meant)
+        for job in written.jobs:
             self._tell(job)
 
-    def _apply(self, kv: KV, *, deleted: bool) -> None:
+    def _apply_others(self, events: Sequence[Event], revision: int) -> Sequence[Event]:
+        """The schedule in a transaction of somebody else; what else there is in it is returned.
+
+        It is most of what peers write, and each of the others reads it: no event is made of what
+        is no more than a key and its bytes, and assignments, which are most of it, are entered here
+        but for those that can't be read or hold something new to us.
+        """
+        if self._unknown:
+            return events
+        entered, rest, jobs = self._changes.assignments, list[int](), set[JobKey]()
+        messages = events.messages if isinstance(events, Unread) else events
+        for number, message in enumerate(messages):
+            kv = message.kv
+            key, value = kv.key, kv.value
+            if value and key.startswith(keys.ASSIGNMENTS):
+                try:
+                    node, job = keys.node_and_job(key, keys.ASSIGNMENTS)
+                    groups, unknown = codec.decode_known_groups(value)
+                    if not unknown:
+                        entered[node, job] = Assignment(node=node, job=job, groups=groups)
+                        jobs.add(job)
+                        continue
+                except ValueError:
+                    pass  # it is left out, and said so, with the rest
+            elif value and key.startswith(UNLEASED):
+                self._apply(KV(key, value, 0, revision, 0, 0), deleted=False, is_others=True)
+                continue
+            rest.append(number)
+        if jobs:
+            self.others_revision = revision
+        for job in jobs:
+            self._tell(job)
+        return [events[number] for number in rest]
+
+    def _apply(self, kv: KV, *, deleted: bool, is_others: bool = False) -> None:
+        """``is_others``: it is known to be none of ours."""
         try:
-            self._apply_decoded(kv, deleted, self._meaning(kv.key, b"" if deleted else kv.value))
+            value = b"" if deleted else kv.value
+            known = NOT_OURS if is_others else self._meaning(kv.key, value)
+            self._apply_decoded(kv, deleted, known)
         except ValueError as error:
             with contextlib.suppress(ValueError):  # of the key itself
                 self._apply_decoded(kv, True, NOT_OURS)
@@ -299,8 +336,8 @@ class Mirror:
     def _meaning(self, key: bytes, value: bytes) -> Any:
         """What bytes of ours mean, the first time that they are seen."""
         for written in self._expected:
-            if (key, value) in written:
-                return written.pop((key, value))
+            if (key, value) in written.meanings:
+                return written.meanings.pop((key, value))
         return NOT_OURS
 
     def _apply_decoded(self, kv: KV, deleted: bool, known: Any) -> None:
@@ -311,7 +348,6 @@ class Mirror:
             self._unknown.discard(key)
             self._changes.unknown[key] = None
         if key.startswith(keys.ASSIGNMENTS):
-            self._assigned_at = kv.mod_revision
             if isinstance(known, Assignment):
                 self._tell(known.job)
                 self._changes.assignments[known.node, known.job] = known
@@ -423,22 +459,22 @@ class Mirror:
                 head = self._read(JobHead, kv) if known is NOT_OURS else known
                 self._heads[job] = (head, kv.mod_revision)
         else:
-            path, _, number = kv.key[len(keys.VERSIONS) :].rpartition(b"/")
-            job = keys.job_named(path)
-            versions = dict(self._versions.get(job, {}))
-            versions.pop(int(number), None)
+            path, _, digits = kv.key[len(keys.VERSIONS) :].rpartition(b"/")
+            job, number = keys.job_named(path), int(digits)
+            versions = self._versions.get(job, {}).copy()
+            versions.pop(number, None)
             if not deleted:
                 is_ours = known is not NOT_OURS
-                versions[int(number)] = known if is_ours else codec.decode(JobVersion, kv.value)
+                versions[number] = known if is_ours else codec.decode(JobVersion, kv.value)
             self._versions[job] = versions
             self._changes.last_versions[job] = max(versions, default=None)
         self._tell(job)
         self._changes.jobs[job] = None
-        if job in self._heads:
-            head, head_revision = self._heads[job]
-            self._changes.jobs[job] = JobRecord(
-                key=job,
-                head=head,
-                head_revision=head_revision,
-                versions=self._versions.get(job, {}),
-            )
+
+    def _job(self, key: JobKey) -> JobRecord | None:
+        """Its head makes it a job; versions may be missing, and outlive it."""
+        if key not in self._heads:
+            return None
+        head, revision = self._heads[key]
+        versions = self._versions.get(key, {})
+        return JobRecord(key=key, head=head, head_revision=revision, versions=versions)

@@ -2,9 +2,10 @@
 
 A file holds a snapshot, the moment, and the plan that the scheduler made of it where it was
 written. Read anywhere, the same functions make the same plan, byte for byte: canonical JSON, in
-which everything that has no order of its own is sorted. What a decision does not need and others
-should not see is left out: the keys that daemons show to each other, always; the values of
-environment variables and what autoscaling asks, unless they are wanted.
+which everything that has no order of its own is sorted. A file of the first format does not know
+what can wait, and is replayed without. What a decision does not need and others should not see is
+left out: the keys that daemons show to each other, always; the values of environment variables and
+what autoscaling asks, unless they are wanted.
 """
 
 import json
@@ -12,8 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ozymandias import __version__
-from ozymandias.core.arbiter import propose
-from ozymandias.core.decision import explain
+from ozymandias.core.arbiter import Leisure, Proposal, propose
+from ozymandias.core.freeze import cluster_frozen
+from ozymandias.core.hindsight import Again, placements, stops
+from ozymandias.core.preempt import Lately
+from ozymandias.core.upcoming import Moment, upcoming
 from ozymandias.model.decision import Decision
 from ozymandias.model.instance import Assignment, Group, InstanceStatus, JobStatus
 from ozymandias.model.job import Container, Job, JobHead, JobKey, JobRecord, JobVersion
@@ -26,10 +30,10 @@ from ozymandias.store import codec
 from ozymandias.store.keys import job_key
 
 FORMAT = "ozymandias-replay"
-VERSION = 1
+VERSION = 2
+WITHOUT_LEISURE = 1  # the last version whose plans leave out what can wait
 BYTES_MAX = 256 * 2**20
 LEFT_OUT = "(left out)"
-SLOTS_MAX = 16  # of a run of a decision that are computed again
 
 Document = dict[str, Any]
 
@@ -43,13 +47,23 @@ class Recorded:
 
     snapshot: Snapshot = field(default_factory=Snapshot)
     wall: float = 0.0
+    moment: Moment | None = None  # None: the file is of a format without
     decision: Decision | None = None
     plan: Any
+    version: int = VERSION
     made_by: str = ""  # version of the daemon that wrote it
 
 
-def export(snapshot: Snapshot, wall: float, *, with_environment: bool = False) -> bytes:
-    """The file of a snapshot."""
+def export(
+    snapshot: Snapshot,
+    wall: float,
+    *,
+    with_environment: bool = False,
+    leisure: Leisure | None = None,
+    lately: Lately | None = None,
+) -> bytes:
+    """The file of a snapshot; ``leisure`` and ``lately`` are what the daemon knows besides."""
+    moment = Moment.of(snapshot, leisure or Leisure(), lately or Lately(wall=wall))
     shown = _without_keys(snapshot)
     if not with_environment:
         shown = _without_environment(shown)
@@ -58,8 +72,9 @@ def export(snapshot: Snapshot, wall: float, *, with_environment: bool = False) -
         "version": VERSION,
         "made_by": __version__,
         "wall": wall,
+        "moment": codec.plain(moment),
         "snapshot": _snapshot_document(shown),
-        "plan": plan_of(shown, wall),
+        "plan": plan_of(shown, wall, moment),
     }
     return canonical(document)
 
@@ -76,21 +91,33 @@ def export_decision(decision: Decision) -> bytes:
     return canonical(document)
 
 
-def explained(decision: Decision) -> list[Document]:
-    """Every placement of a decision, computed again: what each node was to it."""
-    return [
-        {
-            "instance": f"{step.job}-{slot}",
-            "node": step.node,
-            "reason": step.reason,
-            "exact": found.is_exact,
-            "nodes": codec.plain(found.verdicts),
-        }
-        for number, step in enumerate(decision.steps)
-        if step.before is None
-        for slot in step.slots.numbers[:SLOTS_MAX]
-        for found in (explain(decision, number, slot),)
-    ]
+def explained(decision: Decision) -> Document:
+    """A decision made again: what each node was to each placement, and whether it is the same."""
+    return {
+        "placements": [
+            {
+                **_again(again),
+                "score": codec.plain(again.step.score),
+                "nodes": codec.plain(again.explained.verdicts),
+            }
+            for again in placements(decision)
+            if again.explained
+        ],
+        "stops": [_again(again) for again in stops(decision)],
+        "left_out": decision.left_out,
+    }
+
+
+def _again(again: Again) -> Document:
+    key = again.step.job
+    return {
+        "instance": f"{key.name}-{again.slot}",
+        "namespace": key.namespace,
+        "node": again.step.node,
+        "reason": again.step.reason,
+        "same": again.is_same,
+        "why": again.why,
+    }
 
 
 def canonical(document: Any) -> bytes:
@@ -99,15 +126,29 @@ def canonical(document: Any) -> bytes:
     return text.encode() + b"\n"
 
 
-def plan_of(snapshot: Snapshot, wall: float) -> Document | None:
-    """What the scheduler would do now, as a document; None when there is nothing to do.
+def plan_of(snapshot: Snapshot, wall: float, moment: Moment | None) -> Document | None:
+    """What the scheduler does next and when, as a document; None when there is nothing to do.
 
-    Whoever is not there counts as dead: how long it has been away is not part of a snapshot.
+    Without a moment: what it does at once, and nothing that can wait.
     """
-    dead = frozenset(name for name, node in snapshot.nodes.items() if not node.is_alive)
-    proposal = propose(snapshot, dead, wall, dead)
-    if proposal is None:
+    if moment is None:
+        dead = frozenset(name for name, node in snapshot.nodes.items() if not node.is_alive)
+        proposal = propose(snapshot, dead, wall, dead)
+        return _plan_document(proposal) if proposal else None
+    found = upcoming(snapshot, wall, moment)
+    if found is None:
         return None
+    frozen = cluster_frozen(snapshot.settings, wall)
+    return {
+        **_plan_document(found.proposal),
+        "when": found.when.value,
+        "steady_seconds": moment.steady_seconds,
+        "frozen": frozen.words if frozen else "",
+        "rebalance": snapshot.settings.rebalance.value,
+    }
+
+
+def _plan_document(proposal: Proposal) -> Document:
     document = codec.plain(replace(proposal.plan, edits=tuple(proposal.plan.edits)))
     del document["part"]  # what any peer may decide has none, and older files do not know it
     return {"what": proposal.what, "plan": _sorted(document)}
@@ -117,7 +158,21 @@ def replayed(recorded: Recorded) -> Any:
     """What this version of the scheduler makes of a file."""
     if recorded.decision is not None:
         return explained(recorded.decision)
-    return plan_of(recorded.snapshot, recorded.wall)
+    return plan_of(recorded.snapshot, recorded.wall, recorded.moment)
+
+
+def is_same(recorded: Recorded, plan: Any) -> bool:
+    """Whether a plan is the recorded one; of a decision, also whether it is what was decided.
+
+    How a file of the first format explains a decision is not compared: the decision itself is.
+    """
+    if recorded.decision is not None:
+        steps = (*plan["placements"], *plan["stops"])
+        if any(step["same"] is False for step in steps):
+            return False
+        if recorded.version <= WITHOUT_LEISURE:
+            return True
+    return canonical(plan) == canonical(recorded.plan)
 
 
 def _sorted(document: Document) -> Document:
@@ -204,19 +259,25 @@ def load(data: bytes) -> Recorded:
         document = json.loads(data)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise _unreadable("it was not written by `ozy replay --export`")
-        if document.get("version") != VERSION:
-            newer = f"it is of format {document.get('version')!r}, and this version reads {VERSION}"
-            raise _unreadable(newer)
+        version: Any = document.get("version")
+        if version not in range(1, VERSION + 1):
+            raise _unreadable(
+                f"it is of format {version!r}, and this version reads those up to {VERSION}"
+            )
         if "decision" in document:
             return Recorded(
                 decision=codec.of_plain(Decision, document["decision"]),
                 plan=document["plan"],
+                version=version,
                 made_by=str(document.get("made_by", "")),
             )
+        has_moment = version > WITHOUT_LEISURE
         return Recorded(
             snapshot=_snapshot(document["snapshot"]),
             wall=float(document["wall"]),
+            moment=codec.of_plain(Moment, document["moment"]) if has_moment else None,
             plan=document["plan"],
+            version=version,
             made_by=str(document.get("made_by", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -97,7 +97,7 @@ class _Writer:
         self.before, self.after = batch.before, batch.after
         self.then: list[Op] = []
         self.marked: list[bytes] = []
-        self.written = Written()
+        self.written = Written(assigned=batch.after.assigned, others=batch.others)
 
     def draft(self, record: Put | None) -> Draft:
         self._nodes()
@@ -111,45 +111,55 @@ class _Writer:
         self._claims(changes)
         self._settings()
         if record is not None:
-            self.then.append(record)
-            self.written[record.key, record.value] = record.value
-        self.written.is_all = len(self.written) == len(self.then)
+            self._write(record, record.value)
+        self.written.is_all = len(self.written.ops) == len(self.then)
         return Draft(then=tuple(self.then), marked=tuple(self.marked), written=self.written)
 
-    def _put(self, key: bytes, stored: Any, known: Any, *, keeps_unknown: bool = True) -> None:
-        """Write a record, and note what its bytes mean: we need not read them again."""
+    def _write(self, op: Put | Delete, known: Any) -> None:
+        """Note what the bytes mean as well: we need not read them again."""
+        self.then.append(op)
+        self.written.add(op, known)
+
+    def _put(self, key: bytes, stored: Any, *, keeps_unknown: bool = True) -> None:
         unknown = self.before.unknown.get(key) if keeps_unknown else None
-        value = codec.encode(stored, unknown)
-        self.then.append(Put(key, value))
+        put = Put(key, codec.encode(stored, unknown))
         if unknown is None:
-            self.written[key, value] = known
+            self._write(put, stored)
+        else:
+            self.then.append(put)
 
     def _delete(self, key: bytes) -> None:
-        self.then.append(Delete(key))
-        self.written[key, b""] = None
+        self._write(Delete(key), None)
 
     def _nodes(self) -> None:
+        after, unknown, marked = self.after.nodes, self.before.unknown, self.marked
+        ledgers, write, encode = self.written.ledgers, self._write, codec.encode
         for node in self.batch.reach.nodes:
-            key, ledger = keys.ledger(node), self.after.nodes[node].ledger
-            self._put(key, ledger, ledger)
-            self.marked.append(key)
+            key, ledger = keys.ledger(node), after[node].ledger
+            marked.append(key)
+            if unknown and key in unknown:
+                self._put(key, ledger)
+            else:
+                write(Put(key, encode(ledger)), ledger)
+                ledgers.append((node, ledger))
 
     def _assignments(self) -> None:
         after, unknown = self.after.assigned, self.before.unknown
-        last, there = None, NO_JOB  # a job, and where it is
+        write, encode = self._write, codec.encode_groups
+        last, there, path = None, NO_JOB, b""  # a job, and where it is
         for node, job in self.batch.reach.pairs:
             if job is not last:
-                last, there = job, after.of_job(job)
+                last, there, path = job, after.of_job(job), keys.of_job(job)
+                self.written.jobs.add(job)
             assignment = there.get(node)
-            key = keys.assignment(node, job)
+            key = keys.assignments(node) + path
             if assignment is None:
                 self._delete(key)
-            elif key in unknown:
-                self._put(key, assignment.groups, assignment)
-            else:
-                value = codec.encode_groups(assignment.groups)
+            elif unknown and key in unknown:
+                value = codec.encode(assignment.groups, unknown[key])
                 self.then.append(Put(key, value))
-                self.written[key, value] = assignment
+            else:
+                write(Put(key, encode(assignment.groups)), assignment)
 
     def _jobs(self) -> None:
         for job in sorted(self.batch.reach.jobs):
@@ -163,18 +173,18 @@ class _Writer:
                 continue
             head = replace(new.head, commit=self.batch.commit)
             is_same = record is not None and record.head.uid == head.uid
-            self._put(key, head, head, keeps_unknown=is_same)
+            self._put(key, head, keeps_unknown=is_same)
 
     def _versions(self, change: JobChange) -> None:
         if change.version:
             key = keys.version(change.key, change.version.version)
-            self._put(key, change.version, change.version, keeps_unknown=False)
+            self._write(Put(key, self.batch.reach.versions[key]), change.version)
         for number in change.drop_versions:
             self._delete(keys.version(change.key, number))
 
     def _settings(self) -> None:
         if self.batch.reach.settings:
-            self._put(keys.SCHEDULING, self.after.settings, self.after.settings)
+            self._put(keys.SCHEDULING, self.after.settings)
             self.marked.append(keys.SCHEDULING)
 
     def _claims(self, changes: list[JobChange]) -> None:
@@ -185,8 +195,7 @@ class _Writer:
             if new is None:
                 self._delete(key)
             elif new != old:
-                self.then.append(Put(key, _owner(new)))
-                self.written[key, _owner(new)] = new
+                self._write(Put(key, _owner(new)), new)
 
 
 def _claims_in(changes: list[JobChange]) -> list[str]:

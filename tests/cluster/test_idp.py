@@ -1,7 +1,7 @@
 """The platform of `jobspecs/idp/` on a running cluster, at a quarter of its size.
 
-Real daemons, real etcd, real pods: the apps worker loses its power, what matters runs on the other
-one, and when it is back the platform is as before.
+Real daemons, real etcd, real pods: one worker after the other loses its power, what matters runs on
+the one that is left, and when it is back the platform is as before.
 """
 
 import time
@@ -26,8 +26,9 @@ PRIORITIES = {
     "platform-low": 5000,
 }
 MOVES_MAX = 7  # of 16 services
+AGAIN_SECONDS_MAX = 45.0  # the lease, its detection, and a start beside many others
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(360)
 
 
 def scaled() -> list[dict[str, Any]]:
@@ -44,6 +45,8 @@ def scaled() -> list[dict[str, Any]]:
 
 SERVICES = {j["name"]: PRIORITIES[j["priority"]] for j in scaled() if "type" not in j}
 ARGO_CD = {name for name in SERVICES if name.startswith("argocd")}
+IMPORTANT = {name for name, priority in SERVICES.items() if priority >= 8000} | ARGO_CD
+CONTROL = {"vault", "cert-manager", "external-secrets"}
 
 
 def places(cluster: Cluster) -> dict[str, str]:
@@ -57,13 +60,65 @@ def places(cluster: Cluster) -> dict[str, str]:
 
 
 def is_normal(cluster: Cluster) -> bool:
-    """All run, Prometheus and Loki on different workers."""
+    """All run; Prometheus and Loki are on different workers, and what prefers control is there."""
     there = places(cluster)
-    return there.keys() == SERVICES.keys() and there["prometheus"] != there["loki"]
+    return (
+        there.keys() == SERVICES.keys()
+        and {there["prometheus"], there["loki"]} == {"infra", "apps"}
+        and {there[job] for job in CONTROL} == {"control"}
+    )
 
 
-def test_the_platform_loses_a_worker_and_gets_it_back() -> None:
-    """Argo CD runs throughout the loss, the least important wait, and few move afterwards."""
+def moves(cluster: Cluster) -> list[str]:
+    """Every move that the events tell of, also of what moved twice."""
+    told = [e for e in cluster.events() if e["reason"].startswith("moved from ")]
+    return [f"{e['job']} {e['reason']}" for e in told if e["kind"] == "instance.stopping"]
+
+
+def lose(cluster: Cluster, node: str) -> None:
+    """What is important runs on the worker that is left, and nobody waits for who matters less."""
+    before, began = places(cluster), time.monotonic()
+    safe = {job for job in ARGO_CD if before[job] != ROLES[node]}
+    cluster.ozy("node", "kill", node)
+    alone: dict[str, str] = {}
+    argo_cd_after = 0.0
+
+    def is_over() -> bool:
+        nonlocal argo_cd_after
+        there = {job: role for job, role in places(cluster).items() if role != ROLES[node]}
+        assert there.keys() >= safe, "Argo CD is not touched where it was not lost"
+        if there.keys() >= ARGO_CD and not argo_cd_after:
+            argo_cd_after = time.monotonic() - began
+        alone.clear()
+        alone.update(there)
+        return there.keys() >= IMPORTANT
+
+    until(is_over, 60, say="the important ones run on one worker")
+    assert argo_cd_after <= AGAIN_SECONDS_MAX
+    assert alone.keys() & {"prometheus", "loki"}
+    left = SERVICES.keys() - alone.keys()
+    served = [SERVICES[job] for job, role in alone.items() if role != "control"]
+    assert left
+    assert max(SERVICES[job] for job in left) < min(served), (left, alone)
+    print(f"{node} lost: Argo CD runs after {argo_cd_after:.0f} s; waiting: {', '.join(left)}")
+
+
+def bring_back(cluster: Cluster, node: str) -> None:
+    """The nice distribution is there again, and few had to move for it."""
+    before = len(moves(cluster))
+    cluster.ozy("node", "start", node)
+    until(lambda: places(cluster).keys() == SERVICES.keys(), 60, say="all of it runs again")
+    # By itself it would wait until all have been healthy for a minute.
+    cluster.ozy("rebalance", "--max-moves", "20", "--timeout", "90")
+    until(lambda: is_normal(cluster), 60, say="all of it is where it would be")
+    until(lambda: not cluster.get("/v1/drift")["items"], 20, say="nobody does without anything")
+    moved = moves(cluster)[before:]
+    print(f"{node} is back: {len(moved)} moves: {', '.join(m[:40] for m in moved)}")
+    assert len(moved) <= MOVES_MAX, moved
+
+
+def test_the_platform_loses_either_worker_and_gets_it_back() -> None:
+    """Argo CD runs, the least important wait, and few move afterwards."""
     began = time.monotonic()
     with running_cluster("--memory=1G") as cluster:
         for node, role in ROLES.items():
@@ -72,31 +127,7 @@ def test_the_platform_loses_a_worker_and_gets_it_back() -> None:
             cluster.submit(job, wait=False)
         until(lambda: is_normal(cluster), 90, say="all of it runs")
         print(f"all of it runs after {time.monotonic() - began:.0f} s")
-
-        cluster.ozy("node", "kill", "n3")
-        important = {name for name, priority in SERVICES.items() if priority >= 8000}
-        alone: dict[str, str] = {}
-
-        def is_over() -> bool:
-            alone.clear()
-            alone.update(places(cluster))  # one look: another one may be before the loss
-            return alone.keys() >= important and "apps" not in alone.values()
-
-        until(is_over, 60, say="the important ones run on one worker")
-        assert alone.keys() >= ARGO_CD
-        assert alone.keys() & {"prometheus", "loki"}
-        left = SERVICES.keys() - alone.keys()
-        assert left
-        assert max(SERVICES[job] for job in left) < min(SERVICES[job] for job in important)
-        print(f"the important ones run on one worker after {time.monotonic() - began:.0f} s")
-
-        cluster.ozy("node", "start", "n3")
-        until(lambda: places(cluster).keys() == SERVICES.keys(), 60, say="all of it runs again")
-        before = places(cluster)
-        # By itself it would wait until all have been healthy for a minute.
-        cluster.ozy("rebalance", "--max-moves", "20", "--timeout", "90")
-        until(lambda: is_normal(cluster), 60, say="all of it is apart again")
-        there = places(cluster)
-        moved = [job for job in there if there[job] != before[job]]
-        assert len(moved) <= MOVES_MAX, moved
-        print(f"as before after {time.monotonic() - began:.0f} s; moved: {', '.join(moved)}")
+        for node in ("n2", "n3"):
+            lose(cluster, node)
+            bring_back(cluster, node)
+            print(f"as before after {time.monotonic() - began:.0f} s")

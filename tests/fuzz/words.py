@@ -162,7 +162,7 @@ class Words:
     def thaw(self) -> Ask:
         """The freeze window goes."""
         wall = self._cluster.clock.wall()
-        return Ask("thaw", lambda snapshot: plan_unfreeze(snapshot, WINDOW.name, wall))
+        return Ask("thaw", lambda snapshot: plan_unfreeze(snapshot, WINDOW.name, wall, "over"))
 
     # Queues -------------------------------------------------------------------------------------
 

@@ -90,6 +90,22 @@ class Platform:
             if instance in healthy and instance.job.name in PRIORITIES
         }
 
+    def assigned(self) -> dict[str, str]:
+        """Instance -> node, of all jobs."""
+        return {str(instance): node for instance, node in self.world.assigned().items()}
+
+    async def foreseen(self, steps: str) -> dict[str, str]:
+        """The same after steps that are only supposed, as any of the daemons tells it now."""
+        told = await self.world.ready()[0].operations.foresight.what_if(steps)
+        there = self.assigned()
+        for change in (*told["first"], *(c for step in told["steps"] for c in step["changes"])):
+            name = f"{change['namespace']}/{change['instance']}".removeprefix("default/")
+            if change["to"]:
+                there[name] = change["to"]
+            else:
+                del there[name]
+        return there
+
     def waiting(self) -> set[str]:
         return PRIORITIES.keys() - self.places().keys()
 
@@ -124,18 +140,26 @@ async def the_platform_loses_its_workers(world: World) -> None:
     check_normal(platform)
     for node in (NodeName("n2"), NodeName("n3")):
         platform.say(f"the {ROLES[node]} worker is lost")
+        foreseen = await platform.foreseen(f"lose {node}")
         await world.power_cut(node)
         await platform.rest()
+        assert platform.assigned() == foreseen
         check_alone(platform)
         platform.say(f"the {ROLES[node]} worker returns")
-        before = platform.places()
+        before, foreseen = platform.places(), await platform.foreseen(f"start {node}")
         world.boot(node)
         await platform.rest()
+        assert places_of_jobs(platform.assigned()) == places_of_jobs(foreseen)
         check_normal(platform)
         after = platform.places()
         moved = sorted(job for job in before if after[job] != before[job])
         platform.say(f"  moved: {', '.join(moved) or 'nobody'}")
         assert len(moved) <= MOVES_MAX, moved
+
+
+def places_of_jobs(assigned: dict[str, str]) -> list[tuple[str, str]]:
+    """Without the numbers of instances: those that a returned node had are in use for a while."""
+    return sorted((instance.rpartition("-")[0], node) for instance, node in assigned.items())
 
 
 def check_normal(platform: Platform) -> None:

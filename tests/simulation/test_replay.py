@@ -18,7 +18,7 @@ from ozymandias.sim.scenario import LIFE_SECONDS_MAX, Life
 from ozymandias.sim.schedule import draw
 from ozymandias.sim.search import be_quiet
 from ozymandias.sim.world import Settings, World
-from ozymandias.store.replay import canonical, export, load, plan_of
+from ozymandias.store.replay import canonical, load, plan_of
 
 SEEDS = range(1, 13)
 LOOK_SECONDS = 0.03  # of the cluster's time, at most from one look to the next
@@ -45,10 +45,11 @@ async def watch(world: World, dice: random.Random, files: list[bytes]) -> None:
         seeing = [d for d in world.ready() if d.mirror.is_ready and not d.own_part]
         if seeing:
             daemon = dice.choice(seeing)
-            snapshot, wall = daemon.mirror.snapshot(), world.loop.time()
-            files.append(export(snapshot, wall, with_environment=True))
+            files.append(daemon.operations.explaining.replay(with_environment=True))
             # What a file tells is what the daemon itself would do.
-            assert load(files[-1]).plan == json.loads(canonical(plan_of(snapshot, wall)))
+            found = load(files[-1])
+            plan = plan_of(daemon.mirror.snapshot(), found.wall, found.moment)
+            assert found.plan == json.loads(canonical(plan))
 
 
 async def life(seed: int, files: list[bytes]) -> None:

@@ -189,6 +189,33 @@ def test_what_does_not_fit_after_a_loss_waits_and_runs_when_room_appears() -> No
     tell(story)
 
 
+def test_a_burst_comes_home_when_home_is_back() -> None:
+    """Home was lost and all four ran on the burst's nodes; two return, and no more than two."""
+    burst = "placement: {burst: {after: 2, nodes: [n2, n3]}}\n"
+
+    async def story(world: World) -> None:
+        await world.operations().submit(job_file(4, extra=burst))
+        await healthy(world, 4)
+        assert at_home(world) == 2
+        await world.power_cut(NodeName("n1"))
+        await world.until(lambda: len(world.healthy()) == 4 and not at_home(world), 60, "all away")
+        world.boot(NodeName("n1"))
+        await world.until(lambda: at_home(world) == 2 and is_calm(world, 4), 600, "two at home")
+        starts_before = starts(world)
+        await asyncio.sleep(600)
+        assert (at_home(world), starts(world)) == (2, starts_before)
+
+    tell(story)
+
+
+def at_home(world: World) -> int:
+    return sum(node == "n1" for node in world.assigned().values())
+
+
+def is_calm(world: World, count: int) -> bool:
+    return len(world.healthy()) == len(world.assigned()) == count
+
+
 def test_a_change_replaces_one_at_a_time_and_never_dips() -> None:
     """With room to spare, no moment of a rollout has fewer healthy instances than wanted."""
 

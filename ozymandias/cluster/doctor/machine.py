@@ -8,7 +8,7 @@ import re
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ozymandias.cluster import programs
@@ -21,6 +21,7 @@ PODMAN_OLDEST = (4, 3)
 FILES_WARN = 4096  # a daemon, its watches and streams; an ingress wants many more
 FILES_FAIL = 512
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
 PACKAGES = {
     "netavark": "netavark",
     "conmon": "conmon",
@@ -47,6 +48,7 @@ def examine(*, needs_etcd: bool) -> Iterator[Check]:
         yield absent("etcd", "etcd-server") if found is None else etcd.version("etcd", found)
     yield tools(lambda name: shutil.which(name, path=_path()) is not None)
     yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    yield from secure_shell(_listening_shells(PROC))
 
 
 def root(uid: int) -> Check:
@@ -129,6 +131,47 @@ def open_files(hard: int) -> Check:
 
 
 # Facts --------------------------------------------------------------------------------------------
+
+
+def secure_shell(scores: Sequence[int]) -> Iterator[Check]:
+    """The way in when a host is out of memory; ``scores`` are those of sshd, none where none runs.
+
+    Pods have 200 and more, so at 0 it is still behind all but the smallest of them; below 0 it is
+    behind everything. It takes -1000 by itself when root starts it outside of a container.
+    """
+    if not scores:
+        return
+    if max(scores) < 0:
+        yield ok("sshd", f"spared when memory runs out (oom_score_adj {max(scores)})")
+        return
+    yield warn(
+        "sshd",
+        f"may be killed when memory runs out, and then nobody can log in (its oom_score_adj is"
+        f" {max(scores)})",
+        "systemctl restart ssh; if that does not help: systemctl edit ssh,"
+        " with OOMScoreAdjust=-1000 under [Service].",
+    )
+
+
+def _listening_shells(proc: Path) -> list[int]:
+    """The scores of sshd: of this host, not of pods; and not of people's sessions, which may go."""
+    found: dict[int, tuple[int, int]] = {}
+    try:
+        own = (proc / "self" / "ns" / "pid").readlink()
+    except OSError:
+        return []
+    for directory in proc.glob("[0-9]*"):
+        try:
+            if (directory / "comm").read_text().strip() != "sshd":
+                continue
+            if (directory / "ns" / "pid").readlink() != own:
+                continue
+            parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
+            score = int((directory / "oom_score_adj").read_text())
+        except (OSError, ValueError, IndexError):
+            continue  # it is gone, or not ours to look at
+        found[int(directory.name)] = (parent, score)
+    return [score for parent, score in found.values() if parent not in found]
 
 
 def _path() -> str:

@@ -16,7 +16,7 @@ from ozymandias.cluster import state
 from ozymandias.cluster.founding import record as records
 from ozymandias.cluster.founding.record import Places
 from ozymandias.cluster.founding.services import services
-from ozymandias.cluster.programs import Program
+from ozymandias.cluster.programs import OOM_SCORES, Program
 from ozymandias.cluster.supervision import Child, Supervision, take_over
 
 
@@ -64,6 +64,7 @@ class Supervisor(Supervision):
             environment=service.environment,
             grace_seconds=service.grace_seconds,
             start_seconds_max=service.start_seconds_max,
+            oom_score_adj=OOM_SCORES.get(name, 0),
         )
 
     def _child(self, name: str) -> Child:

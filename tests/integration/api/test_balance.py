@@ -1,5 +1,6 @@
 """Drift and rebalance through `ozy` and the API."""
 
+import json
 from typing import Any
 
 from tests.integration.api.rig import Cluster, until
@@ -71,13 +72,33 @@ def test_what_is_given_up_is_listed(own_cluster: Cluster) -> None:
 
 
 def test_no_move_begins_in_a_freeze(own_cluster: Cluster) -> None:
-    """It is asked for, said to wait, and can be taken back."""
+    """It is asked for, said to wait, and can be taken back; nobody waits for its end."""
     crowd(own_cluster)
     frozen = own_cluster.ozy("freeze", "now", "--for", "1h", "--reason", "a demo")
     assert frozen.code == 0, frozen.err
-    asked = own_cluster.ozy("rebalance", "--timeout", "2")
-    assert asked.code == 1 and "No move begins: frozen by now" in asked.out
+    asked = own_cluster.ozy("rebalance", "--timeout", "50")
+    assert asked.code == 0 and "No move begins: frozen by now" in asked.out
+    assert "To have them now: --override-freeze REASON." in asked.out
     assert healthy(own_cluster, "web") == ["n1", "n1"]
     assert "no more moves begin" in own_cluster.ozy("rebalance", "--stop").out
     assert own_cluster.ozy("rebalance", "--stop").out == "No rebalance is under way.\n"
     assert healthy(own_cluster, "web") == ["n1", "n1"]
+
+
+def test_moves_begin_in_a_freeze_for_a_reason_that_is_recorded(own_cluster: Cluster) -> None:
+    """In the event and in the audit; without a reason, or with none to make, it is bad usage."""
+    crowd(own_cluster)
+    assert own_cluster.ozy("freeze", "now", "--for", "1h", "--reason", "a demo").code == 0
+    assert "No move begins" in own_cluster.ozy("rebalance", "--detach").out
+    for wrong in (("", "--detach"), (" ", "--detach"), ("why", "--dry-run"), ("why", "--stop")):
+        refused = own_cluster.ozy("rebalance", "--override-freeze", *wrong)
+        assert refused.code == 2 and "--override-freeze" in refused.err, refused.err
+    done = own_cluster.ozy("rebalance", "--override-freeze", "n1 is hot", "--timeout", "50")
+    assert done.code == 0 and "No move begins" not in done.out, done.out + done.err
+    assert "rebalanced" in done.out
+    assert len(set(healthy(own_cluster, "web"))) == 2
+    words = "not waiting for the end of a freeze (n1 is hot)"
+    until(lambda: words in own_cluster.ozy("events").out, 10)
+    lines = [json.loads(line) for line in own_cluster.audit_file.read_text().splitlines()]
+    (line,) = [line for line in lines if line["what"] == "rebalance"][-1:]
+    assert line["after"]["override_freeze"] == "n1 is hot"

@@ -1,5 +1,6 @@
 """A daemon as a process of its own, on real etcd: ended by a signal while clients listen."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,16 +26,25 @@ class Process:
     log: Path
     folder: Path
     process: subprocess.Popen[bytes]
+    etcd: EtcdCluster
 
-    def ask(self, path: str, token: str = "") -> tuple[HTTPConnection, HTTPResponse]:
+    def ask(
+        self, path: str, token: str = "", *, post: bytes | None = None
+    ) -> tuple[HTTPConnection, HTTPResponse]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
         headers = {"Authorization": f"Bearer {token or self.token}"}
         try:
-            connection.request("GET", path, headers=headers)
+            method = "GET" if post is None else "POST"
+            connection.request(method, path, post, headers=headers)
             return connection, connection.getresponse()
         except OSError:
             connection.close()
             raise
+
+    def document(self, path: str, *, post: bytes | None = None) -> Any:
+        connection, answer = self.ask(path, post=post)
+        with contextlib.closing(connection):
+            return json.loads(answer.read())
 
     def status(self, path: str) -> int:
         try:
@@ -47,6 +58,12 @@ class Process:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Process]:
+    with lonely(tmp_path) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def lonely(tmp_path: Path, settings: str = "") -> Iterator[Process]:
     """Without podman: its node takes no work, and its API answers all the same."""
     token, port, log = make_token(), free_port(), tmp_path / "log"
     (tmp_path / "tokens").write_text(f"{hashed(token)}\n")
@@ -67,12 +84,15 @@ def daemon(tmp_path: Path) -> Iterator[Process]:
             token_file = "{tmp_path}/tokens"
             [podman]
             socket = "{tmp_path}/absent.sock"
+            {settings}
             """
         )
         command = [sys.executable, "-m", "ozymandias", "--config", str(config)]
         kept = {k: v for k, v in os.environ.items() if not k.startswith("OZY_")}
         process = subprocess.Popen(command, stdout=output, stderr=output, env=kept)
-        found = Process(port=port, token=token, log=log, folder=tmp_path, process=process)
+        found = Process(
+            port=port, token=token, log=log, folder=tmp_path, process=process, etcd=etcd
+        )
         try:
             until(lambda: found.status("/readyz") == 200, 60)
             yield found

@@ -131,6 +131,7 @@ def test_real_answers_have_the_described_shape(cluster: Cluster) -> None:
         ("GET", "/v1/freezes", "/v1/freezes", None),
         ("DELETE", "/v1/freezes/{freeze}", "/v1/freezes/a", None),
         ("DELETE", "/v1/freezes/{freeze}", "/v1/freezes/b", None),
+        ("DELETE", "/v1/freezes/{freeze}", "/v1/freezes/b?reason=x", None),
         ("DELETE", "/v1/freezes/{freeze}", "/v1/freezes/b", None),
         ("GET", "/v1/drift", "/v1/drift", None),
         ("GET", "/v1/rebalance", "/v1/rebalance?max_moves=2", None),

@@ -67,6 +67,27 @@ def test_what_if_tells_scripts(running: Cluster) -> None:
     assert [node["instances"] for node in nodes] == [2, 2, 2]
 
 
+def test_what_if_tells_moves_as_the_setting_has_them(running: Cluster) -> None:
+    """By itself with on, suggested with suggest, and after a freeze if there is one."""
+    try:
+        assert running.ozy("settings", "set", "--target", "30").code == 0
+        ran = running.ozy("what-if", "add n4 16G")
+        assert (
+            "    nothing moves\nOnly suggested, for the setting `rebalance` is suggest" in ran.out
+        )
+        assert running.ozy("settings", "set", "--rebalance", "on").code == 0
+        assert running.ozy("freeze", "now", "--for", "1h", "--reason", "a demo").code == 0
+        ran = running.ozy("what-if", "add n4 16G")
+        assert "no move begins: frozen by now until" in ran.out and "When that ends:" in ran.out
+        assert running.ozy("freeze", "remove", "now", "--reason", "it is over").code == 0
+        ran = running.ozy("what-if", "add n4 16G", "-o", "json")
+        (step,) = ran.document["steps"]
+        assert any(change["to"] == "n4" for change in step["changes"])
+        assert ran.document["suggested"] == ran.document["thawed"] == []
+    finally:
+        running.ozy("settings", "set", "--rebalance", "suggest", "--target", "70")
+
+
 def test_what_cant_be_read_is_pointed_at(running: Cluster) -> None:
     """Exit code 2, with the column, as text and as a document."""
     ran = running.ozy("what-if", "lose n2; loose n3")

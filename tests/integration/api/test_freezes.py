@@ -29,8 +29,11 @@ def test_windows_are_set_listed_and_removed(own_cluster: Cluster) -> None:
         refused = ozy("freeze", "add", "other", *arguments)
         assert refused.code == 2 and words in refused.err, refused.err
     assert ozy("freeze", "remove", "other").code == 4
-    assert "Freeze window nights is gone." in ozy("freeze", "remove", "nights").out
-    until(lambda: "freeze window nights is gone (by " in ozy("events").out, 10)
+    gone = ozy("freeze", "remove", "nights", "--reason", "somebody looks").out
+    assert "Freeze window nights is gone: somebody looks." in gone
+    until(lambda: "nights is gone: somebody looks (by " in ozy("events").out, 10)
+    (line,) = own_cluster.audit_file.read_text().splitlines()[-1:]
+    assert json.loads(line)["reason"] == "somebody looks"
 
 
 def test_a_change_in_a_freeze_waits_unless_a_reason_is_given(own_cluster: Cluster) -> None:
@@ -41,6 +44,11 @@ def test_a_change_in_a_freeze_waits_unless_a_reason_is_given(own_cluster: Cluste
     assert ozy("freeze", "now", "--for", "2h", "--reason", "a demo").code == 0
     file = own_cluster.folder / "web.yaml"
     file.write_bytes(web(memory="128M"))
+    planned = ozy("plan", str(file))
+    assert "It fits: 3 to place, 0 to move, 3 to stop." in planned.out
+    assert "But nothing is replaced now: frozen by now until" in planned.out
+    assert "(a demo)" in planned.out and "--override-freeze REASON" in planned.out
+    assert "frozen by now" in ozy("plan", str(file), "-o", "json").document["frozen"]
     waits = ozy("submit", str(file))
     assert waits.code == 0, waits.err
     assert "frozen by now until" in waits.out and "--override-freeze" in waits.out
@@ -53,6 +61,25 @@ def test_a_change_in_a_freeze_waits_unless_a_reason_is_given(own_cluster: Cluste
     lines = [json.loads(line) for line in own_cluster.audit_file.read_text().splitlines()]
     assert lines[-1]["after"]["override_freeze"] == "CVE-1"
     until(lambda: "not waiting for the end of a freeze (CVE-1)" in ozy("events").out, 10)
-    assert "frozen by now" in ozy("restart", "web").out
-    assert ozy("freeze", "remove", "now").code == 0
+    assert "frozen" not in ozy("plan", str(file)).out
+    restarted = ozy("restart", "web", "--detach").out
+    assert "web is frozen by now until" in restarted and "--override-freeze" in restarted
+    assert "frozen by now" in ozy("plan", str(file)).out
+    other = own_cluster.job("other")
+    assert "frozen" not in ozy("plan", other).out  # a new job replaces nothing
+    unexplained = ozy("freeze", "remove", "now")
+    assert unexplained.code == 2 and "now holds now" in unexplained.err, unexplained.err
+    assert ozy("freeze", "remove", "now", "--reason", "the demo is over").code == 0
     until(lambda: status(own_cluster, "web")["up_to_date"] == 3, 30)
+
+
+def test_an_empty_reason_overrides_nothing(own_cluster: Cluster) -> None:
+    """Who says --override-freeze "" is told, by the command and by the API; nothing is changed."""
+    file = own_cluster.job("web")
+    for arguments in (("submit", file), ("restart", "web")):
+        for empty in ("", "  "):
+            refused = own_cluster.ozy(*arguments, "--override-freeze", empty)
+            assert refused.code == 2 and "needs a reason" in refused.err, refused.err
+    answer = own_cluster.request("POST", "/v1/jobs?override_freeze=", web())
+    assert answer.status == 400 and "needs a reason" in answer.document["detail"]
+    assert own_cluster.request("GET", "/v1/jobs").document["items"] == []

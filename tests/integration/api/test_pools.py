@@ -85,15 +85,19 @@ def healthy(cluster: Cluster, name: str) -> int:
 
 def test_a_pool_follows_what_is_pending(own_cluster: Cluster, source: Source) -> None:
     """Up by steps to the most, down to nothing, by one of three peers; all of it is seen."""
-    ozy, ask = own_cluster.ozy, own_cluster.request
+    ozy = own_cluster.ozy
     assert "No pools" in ozy("pools").out
     source.pending = 4
-    assert ask("POST", "/v1/jobs", pool(source)).status == 201
+    file = own_cluster.folder / "agents.yaml"
+    file.write_bytes(pool(source))
+    submitted = ozy("submit", str(file), "--detach")
+    assert "agents version 1 submitted: it has no instances for now." in submitted.out
     until(lambda: healthy(own_cluster, "agents") == 3, 30)
     until(lambda: "3, the most" in row(own_cluster)["reason"], 30)
     found = row(own_cluster)
     assert (found["wanted"], found["min"], found["max"], found["pending"]) == (3, 0, 3, 4)
     shown = ozy("pools").out
+    assert "PENDING  SINCE" in shown
     assert "agents  default    3     3       0    3    4" in shown and "3, the most" in shown
     assert "It is a pool of 0 to 3, 3 now: 4 pending: 3, the most." in ozy("why", "agents").out
     by_hand = ozy("scale", "agents", "1")
@@ -163,5 +167,5 @@ def test_a_freeze_holds_a_pool(own_cluster: Cluster, source: Source) -> None:
     seen = source.asked
     until(lambda: source.asked > seen + 2, 20)
     assert row(own_cluster)["wanted"] == 0
-    assert ozy("freeze", "remove", "now").code == 0
+    assert ozy("freeze", "remove", "now", "--reason", "builds").code == 0
     until(lambda: healthy(own_cluster, "agents") == 3, 30)

@@ -1,9 +1,11 @@
 """Why and why not, as people and scripts ask for it, against running daemons."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from ozymandias.api.explaining import CLOCKS_DIFFER_SECONDS
 from tests.integration.api.rig import Cluster, until
 
 
@@ -79,8 +81,22 @@ def test_a_decision_is_exported_and_replayed(running: Cluster) -> None:
     assert ran.code == 0, ran.err
     ran = running.ozy("replay", str(path))
     assert ran.code == 0 and "web-0 on " in ran.out
-    assert "The same plan as where the file was written." in ran.out
+    assert "The same as was decided." in ran.out
     assert running.ozy("replay", "--export", "-", "--decision", "n1/99").code == 4
+
+
+def test_what_happened_is_told_by_who_decided_and_of_this_job_alone(running: Cluster) -> None:
+    """The peer that decided is named as such; a former job of that name left nothing behind."""
+    path = running.job("again", numInstances=1, container={"memory": "64M"})
+    for _ in range(2):
+        assert running.ozy("submit", path).code == 0
+        until(lambda: "instance.placed" in running.ozy("why", "again-0").out, 30)
+        ran = running.ozy("why", "again-0")
+        assert ran.out.count("instance.placed, decided by n") == 1, ran.out
+        assert "instance.placed on" not in ran.out and "instance.stopping" not in ran.out
+        assert running.ozy("stop", "again").code == 0
+        until(lambda: running.ozy("status", "again").code == 4, 30)
+        time.sleep(2 * CLOCKS_DIFFER_SECONDS)
 
 
 def test_pending_comes_with_suggestions(own_cluster: Cluster) -> None:

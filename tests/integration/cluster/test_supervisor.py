@@ -129,6 +129,22 @@ def host() -> Iterator[Host]:
 # As `ozy up` has it -------------------------------------------------------------------------------
 
 
+async def test_the_kernel_is_told_whom_to_spare(tmp_path: Path) -> None:
+    """Where that is allowed; where it is not, the program runs all the same."""
+    less = replace(program("less", SLEEPER), oom_score_adj=300)  # anybody may be less worth
+    spared = replace(program("spared", SLEEPER), oom_score_adj=-800)
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    async with supervised(tmp_path, less, spared) as supervisor:
+        await until(lambda: all(c.process for c in supervisor.children.values()))
+        scores = {
+            name: int(Path(f"/proc/{child.process.pid}/oom_score_adj").read_text())
+            for name, child in supervisor.children.items()
+            if child.process
+        }
+    assert scores["less"] == 300
+    assert scores["spared"] in (-800, own)
+
+
 async def test_what_dies_is_started_again(tmp_path: Path) -> None:
     """A program that was killed by somebody else runs again soon, as another process."""
     async with supervised(tmp_path, program("etcd", SLEEPER)) as supervisor:

@@ -111,7 +111,11 @@ async def test_rights_are_few(kit: PodmanKit) -> None:
 
 
 async def test_pods_are_killed_for_memory_before_anything_of_the_host(kit: PodmanKit) -> None:
-    """Every process of a pod has a score above 0; the less important, the higher."""
+    """Every process of a pod's containers has a score above 0; the less important, the higher.
+
+    What holds its network, the infra container, has podman's own: a pod's specification has no
+    score, and to kill the megabyte that it takes would help nobody.
+    """
     scores = {}
     for name, change in {
         "low": {},

@@ -30,7 +30,7 @@ def test_the_commands_are_those_that_were_promised() -> None:
     promised = (
         "up down submit plan validate schema scale stop restart ps status jobs nodes logs exec"
         " events why what-if doctor install context completion version node cluster settings freeze"
-        " replay why-not pools shed drift rebalance"
+        " replay why-not pools shed drift rebalance token"
     )
     assert sorted(NAMES) == sorted(promised.split())
 

@@ -46,6 +46,34 @@ def test_podman_must_not_be_older_than_what_is_tested() -> None:
     assert machine.podman(None).verdict == "fail"
 
 
+def test_sshd_is_judged_by_what_the_kernel_would_do_to_it() -> None:
+    """Spared, or a warning with what would help; nothing is said where there is none."""
+    assert list(machine.secure_shell([])) == []
+    (spared,) = machine.secure_shell([-1000])
+    (exposed,) = machine.secure_shell([-1000, 0])
+    assert (spared.verdict, exposed.verdict) == ("ok", "warn")
+    assert "oom_score_adj is 0" in exposed.detail and "OOMScoreAdjust=-1000" in exposed.remedy
+
+
+def test_the_sshd_of_the_host_is_found_and_no_other(tmp_path: Path) -> None:
+    """Neither that of a pod, nor the sessions of those who are logged in."""
+    for pid, name, parent, namespace, score in (
+        (1, "systemd", 0, "host", 0),
+        (50, "sshd", 1, "host", -1000),
+        (60, "sshd", 50, "host", 0),
+        (70, "sshd", 1, "pod", 900),
+        (80, "bash", 60, "host", 0),
+    ):
+        directory = tmp_path / str(pid)
+        (directory / "ns").mkdir(parents=True)
+        (directory / "ns" / "pid").symlink_to(namespace)
+        (directory / "comm").write_text(f"{name}\n")
+        (directory / "stat").write_text(f"{pid} ({name}) S {parent} 1 1\n")
+        (directory / "oom_score_adj").write_text(f"{score}\n")
+    (tmp_path / "self").symlink_to("1")
+    assert machine._listening_shells(tmp_path) == [-1000]
+
+
 def test_the_hosts_layout_is_explained() -> None:
     """Old cgroups and fixed limits are worth a warning, not a refusal."""
     facts = HostFacts(

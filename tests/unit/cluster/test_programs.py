@@ -60,6 +60,17 @@ def test_settings_of_the_caller_do_not_leak() -> None:
     assert inner["HOME"] == "/"
 
 
+def test_programs_are_spared_for_memory_as_their_units_are(tmp_path: Path) -> None:
+    """But podman's service is not: pods would inherit it."""
+    scores = {p.name: p.oom_score_adj for p in programs.programs(a_cluster(tmp_path))}
+    assert (scores.pop("podman"), scores.pop("guard")) == (0, 0)
+    assert scores == {"etcd": -900, "n1": -800, "n2": -800, "ingress": -500, "dns": -500}
+    for name, score in programs.OOM_SCORES.items():
+        unit = "ozymandias" if name == "ozymandias" else f"ozymandias-{name}"
+        file = Path(__file__).parents[3] / "deploy" / "systemd" / f"{unit}.service"
+        assert f"\nOOMScoreAdjust={score}\n" in file.read_text()
+
+
 def test_back_off_doubles_up_to_its_limit() -> None:
     """The first failure is retried almost at once, the hundredth every few seconds."""
     waits = [backoff_seconds(failures) for failures in range(101)]

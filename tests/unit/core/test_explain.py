@@ -3,7 +3,8 @@
 from ozymandias.core.explain import plan_document, why
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import plan_repair, plan_restart, plan_stop
-from ozymandias.model.node import NodeName
+from ozymandias.model.job import LabelRule, LabelTest, PlacementRules
+from ozymandias.model.node import Node, NodeName
 from ozymandias.model.record import replace
 from tests.unit.core.builders import (
     WEB,
@@ -77,8 +78,8 @@ def test_why_pending() -> None:
     record = replace(record, head=head, versions={1: version})
     assert why(replace(snapshot, jobs={**snapshot.jobs, WEB: record}), WEB) == (
         "web is at version 1: 2 wanted, 0 healthy.",
-        "2 instances are pending: each needs 2G of memory and 5G of disk and host port 80/tcp,"
-        " and no node has that free.",
+        "2 instances are pending: each needs 2G of memory and 5G of disk and host port 80/tcp."
+        " Of 3 nodes 2 do not have that free; 1 is cordoned.",
         "  n1 is 1G of memory short (1G free)",
         "  n2 is 4G of disk short (1G free)",
         "  n3 is cordoned",
@@ -92,8 +93,46 @@ def test_why_pending_while_a_node_is_away() -> None:
     snapshot = settled(submitted(cluster(n1="2G", n2="2G", n3="4G"), job(memory="4G")))
     away = lost(snapshot, "n2", "n3")
     repaired = after(away, plan_repair(away, frozenset({NodeName("n3")})))
-    line = "There would be room if you start n3 (where `ozy up` made it: `ozy node start n3`)."
-    assert line in why(repaired, WEB)
+    line = "It would have a place if you start n3 (where `ozy up` made it: `ozy node start n3`)."
+    assert [text for text in why(repaired, WEB) if "start" in text] == [line]
+
+
+def test_why_pending_tells_who_lacks_room_and_who_is_out_of_the_question() -> None:
+    """Nodes with room are not said to lack it: a label or a limit is what is in the way."""
+    rules = PlacementRules(
+        require=(LabelRule(label="role", test=LabelTest.UNEQUAL, values=("control",)),),
+        max_per_node=1,
+    )
+    control = node("control", labels={"role": "control"})
+    snapshot = cluster(control, node("n1"), node("n2", "512M"), node("n3", "512M"))
+    snapshot = settled(submitted(snapshot, job(placement=rules)))
+    record = snapshot.jobs[WEB]
+    more = replace(record, head=replace(record.head, wanted=2))
+    assert why(replace(snapshot, jobs={WEB: more}), WEB)[1:6] == (
+        "1 instance is pending: it needs 1G of memory. Of 4 nodes 2 do not have that free;"
+        " 1 is at the job's limit of 1 per node; 1 is excluded by role != control.",
+        "  control is excluded by role != control",
+        "  n1 is at the job's limit of 1 per node",
+        "  n2 is 512M of memory short (512M free)",
+        "  n3 is 512M of memory short (512M free)",
+    )
+
+
+def test_why_pending_in_few_words_where_one_thing_is_in_the_way() -> None:
+    """All nodes, the only one, or none at all."""
+
+    def headline(*nodes: Node) -> str:
+        snapshot = submitted(cluster(*nodes), job(instances=0))
+        record = snapshot.jobs[WEB]
+        more = replace(record, head=replace(record.head, wanted=1))
+        return why(replace(snapshot, jobs={WEB: more}), WEB)[1]
+
+    start = "1 instance is pending: it needs 1G of memory, and "
+    assert headline(node("n1", "512M"), node("n2", "1M")) == start + "no node has that free."
+    assert headline(node("n1", cordoned=True)) == start + "the only node is cordoned."
+    shut = [node(name, cordoned=True) for name in ("n1", "n2")]
+    assert headline(*shut) == start + "all 2 nodes are cordoned."
+    assert headline() == start + "there are no nodes."
 
 
 def test_why_unhealthy_and_unstarted() -> None:

@@ -166,6 +166,29 @@ def test_windows_are_added_replaced_and_removed() -> None:
     assert missing.kind is FREEZE_NOT_FOUND and "nights" in missing.hint
 
 
+def test_a_window_that_holds_ends_sooner_only_with_a_reason() -> None:
+    """Removed, shortened or put elsewhere: all that waits for its end goes on with it."""
+    snapshot = frozen(cluster(n1="4G"), NIGHTS)
+    shorter = replace(NIGHTS, end=NIGHTS.end - 60, reason="")
+    elsewhere = replace(NIGHTS, start=8 * 60, end=9 * 60, reason="")
+    longer = replace(NIGHTS, end=NIGHTS.end + 60, reason="")
+    for unexplained in (
+        plan_unfreeze(snapshot, "nights", NIGHT),
+        plan_freeze(snapshot, shorter, NIGHT),
+        plan_freeze(snapshot, elsewhere, NIGHT),
+    ):
+        problem = refused(unexplained)
+        assert "nights holds now" in problem.detail and "--reason" in problem.hint
+    gone = planned(plan_unfreeze(snapshot, "nights", NIGHT, "CVE-1"))
+    assert gone.reason == "freeze window nights is gone: CVE-1"
+    for allowed in (
+        plan_freeze(snapshot, replace(shorter, reason="CVE-1"), NIGHT),
+        plan_freeze(snapshot, longer, NIGHT),
+        plan_freeze(snapshot, shorter, NOON),
+    ):
+        assert not planned(allowed).is_empty
+
+
 @pytest.mark.parametrize(
     ("window", "words"),
     [

@@ -1,13 +1,31 @@
 """What would be: the small language, suppositions played to their end, losses of any nodes."""
 
+import random
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ozymandias.core.outlook import Future, fates
+from ozymandias.core.edits import step as step_of
+from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_uncordon
+from ozymandias.core.outlook import Future, fates, suggested, waiting_after
+from ozymandias.core.schedule import plan_pending, plan_scale, plan_stop
 from ozymandias.core.survival import judge, survival_words, ways_to_lose
+from ozymandias.core.upkeep import pending_of
 from ozymandias.core.whatif import Step, Verb, parse_steps
-from ozymandias.model.node import NodeName
+from ozymandias.model.instance import InstanceState
+from ozymandias.model.job import (
+    Autoscale,
+    Burst,
+    JobKey,
+    LabelRule,
+    PendingSource,
+    PlacementRules,
+)
+from ozymandias.model.node import Drain, Ledger, NodeName
+from ozymandias.model.plan import Pending, Plan
+from ozymandias.model.record import replace
+from ozymandias.model.settings import FreezeWindow, RebalanceMode
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem
 from tests.unit.core.builders import (
@@ -19,11 +37,14 @@ from tests.unit.core.builders import (
     key,
     lost,
     node,
+    returned,
     settled,
     spread,
     submit,
     submitted,
 )
+from tests.unit.core.lived import Lived
+from tests.unit.core.test_rebalance_properties import layouts
 
 
 def steps(text: str) -> tuple[Step, ...]:
@@ -181,31 +202,300 @@ def test_more_nodes_than_there_are_cant_be_lost() -> None:
     assert survival_words(judge(cluster(n1="4G"), 2)).endswith("there are not that many nodes")
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.integers(1, 8), min_size=1, max_size=4),
-    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(0, 2)), max_size=4),
-    st.integers(0, 3),
+# What is foreseen is what happens --------------------------------------------------------------
+
+SECONDS = 10_000.0  # on the wall clock
+
+
+def carried_out(lived: Lived, step: Step) -> None:
+    """The event itself, as the world or an operator would bring it about."""
+    now = lived.now
+    if step.verb is Verb.LOSE:
+        lived.become(lost(now, *step.nodes))
+    elif step.verb is Verb.START:
+        lived.become(returned(now, *step.nodes))
+    elif step.verb is Verb.ADD:
+        (name,) = step.nodes
+        ledger = Ledger(capacity=step.capacity, labels=step.labels)
+        added = replace(node(name), ledger=ledger)
+        lived.become(replace(now, nodes={**now.nodes, name: added}))
+    else:
+        plan = decided(now, step, lived.wall)
+        if isinstance(plan, Plan):
+            lived.carry_out(plan)
+
+
+def decided(now: Snapshot, step: Step, wall: float) -> Plan | Problem:
+    if step.verb is Verb.SCALE and step.job:
+        return plan_scale(now, step.job, step.count)
+    if step.verb is Verb.STOP and step.job:
+        return plan_stop(now, step.job)
+    (name,) = step.nodes
+    if step.verb is Verb.CORDON:
+        return plan_cordon(now, name)
+    if step.verb is Verb.UNCORDON:
+        return plan_uncordon(now, name)
+    return plan_begin_drain(now, name, Drain(since=wall))
+
+
+def done(future: Future) -> list[tuple[str, str, str]]:
+    return [(str(c.instance), c.origin, c.to) for c in future.changes]
+
+
+def compare(snapshot: Snapshot, text: str) -> Future:
+    """Foreseen and lived through, step by step: the same in the same order, to the same end."""
+    future = Future(snapshot, SECONDS, at_leisure=True).play()
+    lived = Lived(snapshot, SECONDS).rest()
+    base_foreseen, base_lived = future.now, lived.now
+    for step in (None, *steps(text)):
+        if step is not None:
+            carried_out(lived, step)
+            future.suppose(step)
+            lived.rest(), future.play()
+        assert future.is_at_rest
+        check(future.now)
+        assert done(future) == lived.done
+        assert set(future.now.instances()) == set(lived.now.instances())
+        assert fates(base_foreseen, future.now) == fates(base_lived, lived.now)
+        assert waiting_after(future) == pending_by_priority(lived.now)
+    return future
+
+
+def pending_by_priority(snapshot: Snapshot) -> tuple[Pending, ...]:
+    def rank(pending: Pending) -> tuple[int, JobKey]:
+        current = snapshot.jobs[pending.job].current
+        return -(current.job.priority if current else 0), pending.job
+
+    return tuple(sorted(pending_of(snapshot), key=rank))
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> tuple[Snapshot, str]:
+    """A cluster, and up to three things that happen to it, in the words of `ozy what-if`."""
+    snapshot, mode = draw(layouts()), draw(st.sampled_from(RebalanceMode))
+    nodes = st.sampled_from(sorted(snapshot.nodes))
+    names = st.sampled_from(sorted(key.name for key in snapshot.jobs) or ["a"])
+    told = []
+    for number in range(draw(st.integers(1, 3))):
+        verb = draw(st.sampled_from(["lose", "add", "lose", "add", *Verb]))
+        if verb in ("scale", "stop"):
+            count = f" {draw(st.integers(0, 6))}" if verb == "scale" else ""
+            told.append(f"{verb} {draw(names)}{count}")
+        elif verb == "add":
+            label = draw(st.sampled_from(["", " role=infra", " zone=b"]))
+            told.append(f"add x{number} {draw(st.sampled_from(['1G', '4G']))} 10G{label}")
+        else:
+            told.append(f"{verb} {draw(nodes)}")
+    snapshot = replace(snapshot, settings=replace(snapshot.settings, rebalance=mode))
+    return snapshot, "; ".join(told)
+
+
+def possible(snapshot: Snapshot, text: str) -> str:
+    """Without the steps that can't be supposed: of nodes and jobs that are not there."""
+    future, kept = Future(snapshot, SECONDS).play(), []
+    for step in steps(text):
+        problem = future.suppose(step)
+        if not (problem and problem.kind.slug == "invalid-what-if"):
+            kept.append(step.text)
+            future.play()
+    return "; ".join(kept)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(stories())
+def test_what_is_foreseen_is_what_happens(story: tuple[Snapshot, str]) -> None:
+    """Whatever comes, at whatever setting: the same instances go the same ways in that order."""
+    snapshot, text = story
+    if told := possible(snapshot, text):
+        compare(snapshot, told)
+
+
+def thrown(seed: int) -> tuple[Snapshot, str]:
+    """A larger cluster, rather full, with priorities and wishes, and what happens to it."""
+    dice = random.Random(seed)
+    names = [f"n{i}" for i in range(dice.randint(3, 5))]
+    snapshot = cluster(
+        *(
+            node(n, dice.choice(["4G", "6G"]), labels={"role": dice.choice(["infra", "apps"])})
+            for n in names
+        )
+    )
+    for number in range(dice.randint(3, 8)):
+        wish = LabelRule(label="role", values=(dice.choice(["infra", "apps"]),), weight=5)
+        made = job(
+            f"j{number}",
+            dice.randint(1, 4),
+            dice.choice(["512M", "1G", "2G"]),
+            priority=dice.choice([0, 100, 200]),
+            placement=PlacementRules(prefer=(wish,) if dice.random() < 0.6 else ()),
+            min_available=dice.choice([0, 0, 1]),
+        )
+        if isinstance(plan := submit(snapshot, made), Plan):
+            snapshot = settled(after(snapshot, plan))
+    mode = dice.choice(list(RebalanceMode))
+    lose, other = dice.sample(names, 2)
+    text = dice.choice(
+        [
+            f"lose {lose}; start {lose}",
+            f"lose {lose}; add x 6G 10G role=infra",
+            f"drain {lose}; lose {other}",
+            f"add x 6G 10G role=apps; lose {lose}",
+        ]
+    )
+    return replace(snapshot, settings=replace(snapshot.settings, rebalance=mode)), text
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_losses_and_returns_happen_as_foreseen(seed: int) -> None:
+    """With priorities, displacements and preferences that are given up and healed."""
+    compare(*thrown(seed))
+
+
+# What the settings let happen --------------------------------------------------------------------
+
+
+def hot(mode: RebalanceMode, *freezes: FreezeWindow) -> Snapshot:
+    """Three nodes that are full, with a job that would rather be where a label is."""
+    wish = LabelRule(label="disk", values=("ssd",), weight=5)
+    wishing = job("db", 1, placement=PlacementRules(prefer=(wish,)))
+    snapshot = submitted(cluster(n1="4G", n2="4G", n3="4G"), job("web", 11), wishing)
+    chosen = replace(snapshot.settings, rebalance=mode, freezes=freezes)
+    return settled(replace(snapshot, settings=chosen))
+
+
+ADDED = "add n4 16G disk=ssd"
+
+
+def foreseen(snapshot: Snapshot, text: str) -> Future:
+    future = Future(snapshot, SECONDS, at_leisure=True).play()
+    for step in steps(text):
+        assert future.suppose(step) is None
+        future.play()
+    return future
+
+
+@pytest.mark.parametrize(
+    ("mode", "heals", "spreads"),
+    [(RebalanceMode.OFF, 0, 0), (RebalanceMode.SUGGEST, 1, 0), (RebalanceMode.ON, 1, 3)],
 )
-def test_what_is_foreseen_is_what_happens(
-    sizes: list[int], jobs: list[tuple[int, int, int]], victim: int
+def test_an_added_node_receives_what_the_setting_lets(
+    mode: RebalanceMode, heals: int, spreads: int
 ) -> None:
-    """A loss foreseen ends at rest, with every node within its limits and every lack told."""
-    snapshot = cluster(*(node(f"n{i}", f"{size}G") for i, size in enumerate(sizes)))
-    for number, (count, memory, priority) in enumerate(jobs):
-        wanted = job(f"j{number}", count, f"{memory}G", priority=priority)
-        decision = submit(snapshot, wanted)
-        if not isinstance(decision, Problem):
-            snapshot = after(snapshot, decision)
-    snapshot = settled(snapshot)
-    gone = NodeName(f"n{victim % len(sizes)}")
-    future = Future(snapshot).play()
-    assert future.suppose(Step(verb=Verb.LOSE, text="lose", nodes=(gone,))) is None
-    future.play()
+    """Off nothing moves, suggest heals wishes, on spreads the rest; what is left is suggested."""
+    future = foreseen(hot(mode), ADDED)
+    there = [a.job.name for a in future.now.instances_on(NodeName("n4"))]
+    assert (there.count("db"), there.count("web") >= spreads) == (heals, True)
+    assert (there.count("web") > 0) is (mode is RebalanceMode.ON)
+    moves = [str(change.instance.job) for change in suggested(future)]
+    assert (moves.count("db"), "web" in moves) == (1 - heals, mode is not RebalanceMode.ON)
     assert future.is_at_rest
-    check(future.now)
-    assert all(a.node != gone for a in future.now.instances())
-    for fate in fates(snapshot, future.now):
-        assert fate.after <= fate.wanted
-        # Who was displaced before had no place to lose.
-        assert fate.missing_before or len(fate.waiting) == fate.missing
+
+
+def test_nothing_moves_in_a_freeze_and_what_comes_after_is_told() -> None:
+    """The future rests while it is frozen; thawed, it goes on as if there had been no freeze."""
+    window = FreezeWindow(name="now", start=0, end=0, since=1.0, until=SECONDS + 3600)
+    future = foreseen(hot(RebalanceMode.ON, window), ADDED)
+    assert future.changes == [] and future.frozen and future.frozen.by == "now"
+    thawed = future.thawed()
+    assert thawed and done(thawed.play()) == done(foreseen(hot(RebalanceMode.ON), ADDED))
+    assert foreseen(hot(RebalanceMode.ON), ADDED).thawed() is None
+
+
+def test_a_freeze_without_an_end_is_not_waited_for() -> None:
+    """A window of a zone that nobody knows holds for ever, as far as can be told."""
+    window = FreezeWindow(name="far", start=0, end=60, timezone="Mars/Olympus")
+    future = foreseen(hot(RebalanceMode.ON, window), ADDED)
+    assert future.frozen and future.thawed() is None and future.changes == []
+
+
+def test_a_drain_that_is_held_up_goes_on_at_its_deadline() -> None:
+    """What has no other place stays until then, and stops then; a drain without one waits."""
+    snapshot = settled(submitted(cluster(n1="1G", n2="1G"), job("web", 2)))
+    there = next(a.node for a in snapshot.instances(WEB))
+    for deadline, left in ((0.0, 2), (SECONDS + 60, 1)):
+        drain = Drain(since=SECONDS, deadline=deadline)
+        draining = settled(after(snapshot, plan_begin_drain(snapshot, there, drain)))
+        future = Future(draining, SECONDS, at_leisure=True).play()
+        assert future.is_at_rest and len(list(future.now.instances(WEB))) == left
+        assert future.wall == max(SECONDS, deadline)
+
+
+def test_a_burst_comes_home_when_there_is_room() -> None:
+    """Two are to be at home, which was full; with another node they are."""
+    burst = PlacementRules(burst=Burst(after=2, nodes=("n3",)))
+    snapshot = submitted(cluster(n1="2G", n3="4G"), job("web", 3, placement=burst))
+    future = foreseen(lost_and_filled(settled(snapshot)), "add n2 4G")
+    home = [a.node for a in future.now.instances(WEB) if a.node != "n3"]
+    assert len(home) == 2
+
+
+def lost_and_filled(snapshot: Snapshot) -> Snapshot:
+    """One of those at home had to go to the burst's node: something else takes its room."""
+    (moved, *_) = [a for a in snapshot.instances(WEB) if a.node == "n1"]
+    gone = after(snapshot, Plan(reason="it crashed", edits=(step_of(moved, None, "gone"),)))
+    filled = submitted(gone, job("other", 1, priority=5))
+    return settled(after(filled, plan_pending(filled)))
+
+
+def test_what_has_ended_well_is_not_done_again() -> None:
+    """A job that is through stays where it is, however hot its node."""
+    snapshot = hot(RebalanceMode.ON)
+    through = {
+        pair: replace(
+            status,
+            instances={
+                slot: replace(one, state=InstanceState.COMPLETED, healthy=False)
+                for slot, one in status.instances.items()
+            },
+        )
+        for pair, status in snapshot.statuses.items()
+    }
+    assert foreseen(replace(snapshot, statuses=through), ADDED).changes == []
+
+
+def test_whoever_was_displaced_may_be_again_after_a_minute() -> None:
+    """A future in which one is displaced twice goes on to its end, as the cluster does."""
+    snapshot = settled(submitted(cluster(n1="2G", n2="2G"), job("low", 2, "1G")))
+    snapshot = settled(submitted(snapshot, job("mid", 2, "1G", priority=5)))
+    compare(snapshot, "lose n2; add x 1G 10G; lose n1")
+
+
+def test_a_rollout_under_way_goes_on_as_foreseen() -> None:
+    """It is finished before the first step, instance by instance; in a freeze it stands still."""
+    snapshot = settled(submitted(cluster(n1="4G", n2="4G", n3="4G"), job("web", 3)))
+    changed = settled(submitted(snapshot, job("web", 3, image="image:2")))
+    future = compare(changed, "lose n2")
+    assert {a.version for a in future.now.instances(WEB)} == {2}
+    window = FreezeWindow(name="now", start=0, end=0, since=1.0, until=SECONDS + 3600)
+    frozen = replace(changed, settings=replace(changed.settings, freezes=(window,)))
+    future = Future(frozen, SECONDS, at_leisure=True).play()
+    assert future.is_at_rest and {a.version for a in future.now.instances(WEB)} == {1}
+    thawed = future.thawed()
+    assert thawed and {a.version for a in thawed.play().now.instances(WEB)} == {2}
+
+
+@pytest.mark.parametrize("deadline", [0.0, SECONDS + 900])
+def test_a_drain_in_progress_goes_on_as_foreseen(deadline: float) -> None:
+    """What has room elsewhere moves, within its budget; the rest stays, or until the deadline."""
+    snapshot = submitted(cluster(n1="4G", n2="4G"), job("web", 4, min_available=3), job("db", 3))
+    drain = Drain(since=SECONDS, deadline=deadline)
+    draining = after(settled(snapshot), plan_begin_drain(snapshot, NodeName("n1"), drain))
+    lived = Lived(draining, SECONDS).rest()
+    if deadline:
+        lived.wall = deadline
+        lived.rest()
+    future = Future(draining, SECONDS, at_leisure=True).play()
+    assert future.is_at_rest and done(future) == lived.done
+    assert set(future.now.instances()) == set(lived.now.instances())
+
+
+def test_a_pool_keeps_the_number_that_it_wants() -> None:
+    """What its source will say nobody knows: nothing is added, and by hand it is refused."""
+    pool = Autoscale(min=0, max=9, source=PendingSource.KEY, target="/q", step=3)
+    snapshot = submitted(cluster(n1="4G", n2="4G"), job("web", 0, autoscale=pool))
+    known = snapshot.jobs[WEB]
+    grown = replace(known, head=replace(known.head, wanted=3))
+    future = compare(replace(snapshot, jobs={WEB: grown}), "lose n2; scale web 5")
+    assert future.now.jobs[WEB].head.wanted == 3 and spread(future.now) == [3]
+    problem = future.suppose(steps("scale web 5")[0])
+    assert problem and problem.kind.slug != "invalid-what-if"

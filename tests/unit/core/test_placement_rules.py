@@ -56,7 +56,7 @@ def test_no_matching_node_is_a_problem_that_names_the_label() -> None:
     assert {n["reason"] for n in problem.fields["nodes"]} == {"without label role == infra"}
     assert problem.hint == (
         "label n1 role=infra (`ozy node label n1 role=infra`);"
-        " or add 1 node with role == infra, at least 1G of memory to allocate"
+        " or add 1 node with role=infra, at least 1G of memory to allocate"
     )
 
 

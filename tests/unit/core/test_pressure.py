@@ -15,6 +15,7 @@ from ozymandias.core.pressure import (
     judge,
     pressure,
 )
+from ozymandias.core.rooms import load_class
 from ozymandias.model.host import HostFacts
 from ozymandias.model.node import Load
 from ozymandias.model.record import replace
@@ -150,6 +151,30 @@ def test_a_class_is_told_at_first_and_then_when_another_lasts() -> None:
     assert still.load.load_percent == 200
     after, _ = lived(still, WELL, EVERY, start=now)
     assert after.load.load_percent == 0
+
+
+def test_memory_in_use_makes_a_node_less_liked_and_does_not_flap() -> None:
+    """About an edge the class told stays, whichever it is; another counts once it has lasted."""
+
+    def using(percent: int) -> HostFacts:
+        return replace(
+            WELL, memory_available_bytes=(100 - percent) * WELL.memory_total_bytes // 100
+        )
+
+    told, now = lived(NOTHING, using(75), EVERY)
+    assert (told.load.memory_percent, load_class(told.load)) == (70, 0)
+    for percent in (89, 84, 89):  # the edge is at 85
+        told, now = lived(told, using(percent), 2 * HINT_SECONDS, start=now)
+        assert load_class(told.load) == 0
+    told, now = lived(told, using(91), HINT_SECONDS, start=now)
+    assert load_class(told.load) == 0
+    told, now = lived(told, using(91), EVERY, start=now)
+    assert (told.load.memory_percent, load_class(told.load)) == (85, 1)
+    for percent in (84, 89, 81):
+        told, now = lived(told, using(percent), 2 * HINT_SECONDS, start=now)
+        assert load_class(told.load) == 1
+    told, now = lived(told, using(79), HINT_SECONDS + EVERY, start=now)
+    assert (told.load.memory_percent, load_class(told.load)) == (70, 0)
 
 
 def test_older_loads_ask_for_nobody() -> None:

@@ -6,7 +6,7 @@ from ozymandias.core.arbiter import Leisure, propose
 from ozymandias.core.layout import Cost, Layout, is_clear
 from ozymandias.core.moves import PATIENCE_SECONDS, PEACE_SECONDS, is_moving, plan_moves
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
-from ozymandias.core.rebalance import AT_ONCE_MAX, foresee_rebalance, plan_rebalance
+from ozymandias.core.rebalance import AT_ONCE_MAX, foresee_rebalance, plan_ask, plan_rebalance
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import plan_repair, plan_restart, plan_scale
 from ozymandias.model.job import (
@@ -31,6 +31,7 @@ from tests.unit.core.builders import (
     node,
     planned,
     report,
+    returned,
     settled,
     spread,
     submitted,
@@ -263,6 +264,23 @@ def test_an_unmet_wish_is_healed_when_it_becomes_possible() -> None:
     assert where(rested(snapshot)) == {"1": "n1 v1 running"}
 
 
+@pytest.mark.parametrize(("each", "moves"), [(4, True), (6, False)])
+def test_what_is_healed_goes_by_weights_and_not_by_their_number(each: int, moves: bool) -> None:
+    """It has two wishes where it is; the node with the one of 10 returns."""
+    prefer = tuple(
+        LabelRule(label=label, values=("yes",), weight=weight)
+        for label, weight in (("ssd", 10), ("gpu", each), ("fast", each))
+    )
+    both = {"gpu": "yes", "fast": "yes"}
+    snapshot = cluster(node("n1", labels={"ssd": "yes"}), node("n2", labels=both))
+    snapshot = lost(snapshot, "n1")
+    made = job(placement=PlacementRules(prefer=prefer))
+    snapshot = settled(returned(settled(submitted(snapshot, made)), "n1"))
+    plan = plan_rebalance(snapshot, NOW)
+    assert (plan is not None) is moves
+    assert {a.node for a in rested(snapshot).instances(WEB)} == {"n1" if moves else "n2"}
+
+
 def test_two_that_would_be_near_each_other_do_not_chase_each_other() -> None:
     """Both moves began at once, each to where the other was: one of them is taken back."""
     one = job("one", placement=PlacementRules(near=(Neighbour(job=key("two"), weight=5),)))
@@ -307,18 +325,22 @@ def _only(snapshot: Snapshot, name: str) -> Snapshot:
 
 
 def test_burst_comes_home_when_there_is_room_and_stays_there() -> None:
-    """Two of four are at home, the rest on the burst node; what is free at home is taken."""
+    """Home was lost and all ran on the burst node; two of four may be at home, and two return."""
     rules = PlacementRules(burst=Burst(after=2, nodes=("cloud",)))
     snapshot = cluster(n1="2G", cloud="8G")
     snapshot = settled(submitted(snapshot, job(instances=4, placement=rules)))
-    assert sorted(where(snapshot).values()) == ["cloud v1 running"] * 2 + ["n1 v1 running"] * 2
+    at_rest = ["cloud v1 running"] * 2 + ["n1 v1 running"] * 2
+    assert sorted(where(snapshot).values()) == at_rest
     assert plan_rebalance(snapshot, NOW) is None
-    at_home = next(a for a in snapshot.instances(WEB) if a.node == "n1")
-    snapshot = lost(joined(snapshot, n2="2G"), "n1")
-    snapshot = settled(after(snapshot, plan_repair(snapshot, frozenset({at_home.node}))))
-    snapshot = rested(snapshot)
-    assert sorted(where(snapshot).values()) == ["cloud v1 running"] * 2 + ["n2 v1 running"] * 2
-    assert plan_rebalance(snapshot, NOW) is None
+    snapshot = lost(snapshot, "n1")
+    snapshot = rested(settled(after(snapshot, plan_repair(snapshot, frozenset({N1})))))
+    assert sorted(where(snapshot).values()) == ["cloud v1 running"] * 4
+    snapshot = settled(returned(snapshot, "n1"))
+    plan = planned(plan_rebalance(snapshot, NOW))
+    assert plan.reason == "web-3 moves from cloud to n1: there is room at home for 2 of web"
+    assert sorted(where(rested(snapshot)).values()) == at_rest
+    # As the setting comes, so it is not the crowd on the burst node that moves them.
+    assert snapshot.settings.rebalance is RebalanceMode.SUGGEST
 
 
 # What never moves ---------------------------------------------------------------------------------
@@ -354,6 +376,21 @@ def test_nothing_begins_in_a_freeze_window() -> None:
     assert plan_rebalance(asked(snapshot, 5), NOW, is_frozen=True) is None
     begun = report(after(snapshot, plan_rebalance(snapshot, NOW)))
     assert plan_moves(begun, NOW) is not None
+
+
+def test_a_reason_lets_the_moves_that_were_asked_for_begin_in_a_freeze_window() -> None:
+    """Those and no others: what the cluster does by itself waits, and so does what comes later."""
+    snapshot = joined(mode(settled(submitted(cluster(n1="8G"), job(instances=6)))), n2="8G")
+    plan = plan_ask(snapshot, 1, NOW, "ann", override_freeze="n1 is hot")
+    assert "not waiting for the end of a freeze (n1 is hot)" in plan.reason
+    snapshot = after(snapshot, plan)
+    begun = after(snapshot, plan_rebalance(snapshot, NOW, is_frozen=True))
+    assert is_moving(begun.jobs[WEB].head)
+    begun = settled(report(begun))
+    done = settled(after(begun, plan_moves(begun, NOW)))
+    assert spread(done) == [5, 1]
+    assert plan_rebalance(done, NOW, is_frozen=True) is None
+    assert plan_rebalance(done, NOW) is not None
 
 
 def test_the_setting_says_how_far_it_goes() -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from ozymandias.core.buckets import per_node, sort_job
+from ozymandias.core.explain import why
 from ozymandias.core.rules import rules_of
 from ozymandias.core.schedule import plan_pending, plan_repair, plan_scale
 from ozymandias.model.instance import SlotState
@@ -11,6 +12,7 @@ from ozymandias.model.job import (
     Job,
     JobKey,
     LabelRule,
+    LabelTest,
     Neighbour,
     PlacementRules,
 )
@@ -168,6 +170,39 @@ def test_home_comes_first_and_the_burst_helps_out() -> None:
     assert sum(where(fixed, "web").values()) == 5
 
 
+# Weights ------------------------------------------------------------------------------------------
+
+
+def likes(label: str, weight: int) -> LabelRule:
+    return LabelRule(label=label, values=("yes",), weight=weight)
+
+
+def test_the_larger_weight_wins_between_two_preferences() -> None:
+    """Whichever node has what weighs more, and whichever comes first in the file."""
+    snapshot = cluster(node("n1", labels={"ssd": "yes"}), node("n2", labels={"gpu": "yes"}))
+    for ssd, gpu, home in ((5, 4, "n1"), (4, 5, "n2")):
+        for prefer in (
+            (likes("ssd", ssd), likes("gpu", gpu)),
+            (likes("gpu", gpu), likes("ssd", ssd)),
+        ):
+            assert nodes_of(submitted(snapshot, with_rules("web", prefer=prefer)), "web") == {home}
+
+
+def test_weights_are_summed_and_not_counted() -> None:
+    """One preference of 10 is more than two of 4, and less than two of 6; also for neighbours."""
+    both = {"gpu": "yes", "fast": "yes"}
+    snapshot = cluster(node("n1", labels={"ssd": "yes"}), node("n2", labels=both))
+    for each, home in ((4, "n1"), (6, "n2")):
+        prefer = (likes("ssd", 10), likes("gpu", each), likes("fast", each))
+        assert nodes_of(submitted(snapshot, with_rules("web", prefer=prefer)), "web") == {home}
+    beside = with_rules("db", require=(likes("ssd", 0),))
+    snapshot = submitted(snapshot, beside)
+    for weight, home in ((9, "n1"), (7, "n2")):
+        near, prefer = (replace(DB, weight=weight),), (likes("gpu", 4), likes("fast", 4))
+        made = with_rules("web", near=near, prefer=prefer)
+        assert nodes_of(submitted(snapshot, made), "web") == {home}
+
+
 # Pools, target, load ------------------------------------------------------------------------------
 
 DEV = LabelRule(label="env", values=("dev",))
@@ -225,6 +260,25 @@ def test_load_breaks_ties_only() -> None:
     assert nodes_of(emptier, "a") == {other}
 
 
+def test_memory_that_is_really_in_use_counts_as_load() -> None:
+    """Also where nothing is promised; beside busy processors it counts once more."""
+    snapshot = cluster(n1="8G", n2="8G")
+    first = planned(submit(snapshot, job("web"))).edits[0].node
+    other = NodeName("n2" if first == "n1" else "n1")
+
+    def chosen(here: Load, there: Load | None = None) -> NodeName:
+        loads = {first: here, other: there}
+        nodes = {n: replace(snapshot.nodes[n], load=load) for n, load in loads.items()}
+        return planned(submit(replace(snapshot, nodes=nodes), job("web"))).edits[0].node
+
+    busy, used = Load(load_percent=100), Load(memory_percent=85)
+    assert chosen(Load(memory_percent=70)) == first
+    assert chosen(used) == other
+    assert chosen(used, busy) == first  # one is as much as the other
+    assert chosen(Load(load_percent=100, memory_percent=85), busy) == other
+    assert chosen(Load(load_percent=100, memory_percent=85), Load(load_percent=200)) == first
+
+
 # What can't be ------------------------------------------------------------------------------------
 
 
@@ -235,6 +289,30 @@ def test_an_unknown_neighbour_is_a_problem() -> None:
     assert problem.detail == "web is to be near db, and there is no such job."
     planned(submit(cluster(n1="4G"), with_rules("web", apart=(DB,))))
     planned(submit(cluster(n1="4G"), with_rules("web", near=(replace(DB, weight=3),))))
+
+
+def test_an_unknown_node_for_a_burst_is_a_problem() -> None:
+    """Refused by name, at any number of instances; a node that is only away is none."""
+    for count in (1, 5):
+        problem = refused(submit(cluster(n1="9G"), with_rules("web", count, burst=BURST)))
+        assert problem.kind.slug == "burst-node-not-found"
+        assert problem.detail == ("Above 3 instances web is to go to n9, and there is no node n9.")
+        assert problem.fields["unknown_nodes"] == ["n9"]
+    planned(submit(lost(cluster(n1="4G", n9="4G"), "n9"), with_rules("web", 3, burst=BURST)))
+
+
+def test_a_burst_whose_node_is_gone_for_good_says_so() -> None:
+    """The job was taken when there was one: more of it, and why it waits, name what is missing."""
+    snapshot = submitted(cluster(n1="9G", n9="4G"), with_rules("web", 3, burst=BURST))
+    snapshot = replace(
+        snapshot, nodes={n: there for n, there in snapshot.nodes.items() if n != "n9"}
+    )
+    problem = refused(plan_scale(snapshot, key("web"), 5))
+    assert problem.detail.endswith("1 node can take 3. There is no node n9.")
+    record = snapshot.jobs[key("web")]
+    more = replace(record, head=replace(record.head, wanted=5))
+    lines = why(replace(snapshot, jobs={record.key: more}), record.key)
+    assert "There is no node n9, which its burst is to go to." in lines
 
 
 def test_contradictions_are_named() -> None:
@@ -256,3 +334,10 @@ def test_contradictions_are_named() -> None:
     assert "near db, and env == prod and env == dev can't both hold" in (
         refused(submit(there, mixed)).detail
     )
+    three = [LabelRule(label="env", test=LabelTest.UNEQUAL, values=(v,)) for v in ("a", "b")]
+    either = LabelRule(label="env", test=LabelTest.IN, values=("a", "b"))
+    problem = refused(submit(labelled, with_rules("web", require=(either, *three))))
+    assert problem.detail == (
+        "No node can match web: env in [a, b], env != a and env != b can't all hold."
+    )
+    assert not problem.fields["suggestions"]

@@ -17,7 +17,6 @@ from ozymandias.model.job import (
     JobName,
     LabelRule,
     LabelTest,
-    Namespace,
     Neighbour,
     PlacementRules,
 )
@@ -33,11 +32,27 @@ from tests.unit.core.test_schedule_properties import follow
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 values = st.sampled_from(["a", "b"])
-label_rules = st.builds(
-    LabelRule,
-    label=st.sampled_from(["zone", "disk"]),
-    test=st.sampled_from([LabelTest.EQUAL, LabelTest.EQUAL, LabelTest.UNEQUAL]),
-    values=st.tuples(values),
+cores = st.sampled_from(["1", "2", "4"])
+label_rules = st.one_of(
+    st.builds(
+        LabelRule,
+        label=st.sampled_from(["zone", "disk"]),
+        test=st.sampled_from([LabelTest.EQUAL, LabelTest.EQUAL, LabelTest.UNEQUAL]),
+        values=st.tuples(values),
+    ),
+    st.builds(
+        LabelRule,
+        label=st.just("cores"),
+        test=st.sampled_from([LabelTest.LESS, LabelTest.MORE, LabelTest.UNEQUAL]),
+        values=st.tuples(cores),
+    ),
+    st.sampled_from(
+        [
+            LabelRule(label="zone", test=LabelTest.IN, values=("a", "c")),
+            LabelRule(label="cores", test=LabelTest.IN, values=("2", "4")),
+            LabelRule(label="gpu", test=LabelTest.EXISTS),
+        ]
+    ),
 )
 weights = st.integers(1, 3)
 
@@ -49,7 +64,7 @@ def neighbours(weight: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[Neighb
 
 rules = st.builds(
     PlacementRules,
-    require=st.one_of(st.just(()), st.tuples(label_rules)),
+    require=st.one_of(st.just(()), st.lists(label_rules, max_size=3).map(tuple)),
     prefer=st.one_of(st.just(()), st.tuples(st.builds(replace, label_rules, weight=weights))),
     near=neighbours(st.sampled_from([0, 1, 3])),
     apart=neighbours(st.sampled_from([0, 0, 2])),
@@ -79,10 +94,11 @@ jobs = st.builds(
 ).map(apart_from_itself)
 
 nodes = st.builds(
-    lambda memory, zone, disk, cpu, load: (memory, {"zone": zone, "disk": disk}, cpu, load),
+    lambda memory, labels, cpu, load: (memory, labels, cpu, load),
     st.sampled_from(["1G", "2G", "4G"]),
-    values,
-    values,
+    st.fixed_dictionaries(
+        {"zone": values, "disk": values}, optional={"cores": cores, "gpu": st.just("no")}
+    ),
     st.sampled_from([0, 1000, 2000]),
     st.sampled_from([None, Load(load_percent=90), Load(memory_percent=95)]),
 )
@@ -212,8 +228,7 @@ def test_what_is_required_holds_where_it_is_placed(snapshot: Snapshot, wanted: J
     for name in set(where):
         labels = snapshot.nodes[name].ledger.all_labels
         for rule in asked.require:
-            same = labels.get(rule.label) in rule.values
-            assert same == (rule.test is LabelTest.EQUAL)
+            assert holds(rule, labels.get(rule.label))
         for pool in snapshot.settings.pools:
             assert not pool.is_hard or labels["disk"] == "a"
         here = {k for k in snapshot.on(name) if is_live(snapshot, name, k)}
@@ -227,6 +242,16 @@ def test_what_is_required_holds_where_it_is_placed(snapshot: Snapshot, wanted: J
     if asked.burst:
         away = sum(name in asked.burst.nodes for name in where)
         assert len(where) - away == min(len(where), asked.burst.after)
+
+
+def holds(rule: LabelRule, value: str | None) -> bool:
+    """A rule by plain looking at what a node has for the label."""
+    if rule.test in (LabelTest.LESS, LabelTest.MORE):
+        less, more = (value or "0") < rule.values[0], (value or "0") > rule.values[0]
+        return value is not None and (less if rule.test is LabelTest.LESS else more)
+    if rule.test is LabelTest.EXISTS:
+        return value is not None
+    return (value in rule.values) == (rule.test is not LabelTest.UNEQUAL)
 
 
 def is_live(snapshot: Snapshot, name: NodeName, other: JobKey) -> bool:
@@ -243,59 +268,8 @@ def test_whoever_follows_a_suggestion_is_served(snapshot: Snapshot, wanted: Job)
     if not isinstance(problem, Problem):
         return
     for suggestion in problem.fields.get("suggestions", ()):
-        world, changed = carried_out(snapshot, wanted, suggestion["change"])
+        world, changed = follow(snapshot, wanted, suggestion["change"])
         assert isinstance(submit(world, changed), Plan), suggestion
-
-
-def carried_out(snapshot: Snapshot, wanted: Job, change: dict[str, object]) -> tuple[Snapshot, Job]:
-    asked = wanted.placement
-    for name, value in change.items():
-        match name:
-            case "placement.max_per_node":
-                assert isinstance(value, int)
-                return snapshot, replace(wanted, placement=replace(asked, max_per_node=value))
-            case "placement.burst":
-                return snapshot, replace(wanted, placement=replace(asked, burst=None))
-            case "placement.near" | "placement.apart":
-                assert isinstance(value, dict)
-                return snapshot, softened(wanted, name.removeprefix("placement."), value)
-            case "label":
-                assert isinstance(value, dict)
-                there = snapshot.nodes[value["node"]]
-                ledger = replace(there.ledger, set_labels=value["labels"])
-                more = {there.name: replace(there, ledger=ledger)}
-                return replace(snapshot, nodes={**snapshot.nodes, **more}), wanted
-            case "nodes":
-                return with_nodes(snapshot, wanted, change), wanted
-    return follow(snapshot, wanted, change)
-
-
-def softened(wanted: Job, word: str, value: dict[str, object]) -> Job:
-    namespace, _, name = str(value["job"]).rpartition("/")
-    softer = JobKey(Namespace(namespace or "default"), JobName(name))
-    asked = wanted.placement
-
-    def weighed(found: tuple[Neighbour, ...]) -> tuple[Neighbour, ...]:
-        weight = value["weight"]
-        assert isinstance(weight, int)
-        return tuple(replace(n, weight=weight) if n.job == softer else n for n in found)
-
-    if word == "near":
-        return replace(wanted, placement=replace(asked, near=weighed(asked.near)))
-    return replace(wanted, placement=replace(asked, apart=weighed(asked.apart)))
-
-
-def with_nodes(snapshot: Snapshot, wanted: Job, change: dict[str, object]) -> Snapshot:
-    """New nodes of that size, with the labels that were asked for."""
-    asked = list(wanted.placement.require)
-    asked += [rule for pool in snapshot.settings.pools if pool.is_hard for rule in pool.require]
-    labels = {rule.label: rule.values[0] for rule in asked if rule.test is LabelTest.EQUAL}
-    size = (str(change["memory_bytes"]), str(change["disk_bytes"]))
-    cores = int(str(change.get("cpu_millis", 0)))
-    more = [
-        node(f"more{i}", *size, labels=labels, cpu=cores) for i in range(int(str(change["nodes"])))
-    ]
-    return replace(snapshot, nodes={**snapshot.nodes, **{n.name: n for n in more}})
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=SLOW)

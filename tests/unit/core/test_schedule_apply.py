@@ -2,7 +2,7 @@
 
 import pytest
 
-from ozymandias.core.apply import apply, merged, touched
+from ozymandias.core.apply import apply, merged
 from ozymandias.core.schedule import plan_scale, plan_stop
 from ozymandias.model.instance import Group, Slots, SlotState
 from ozymandias.model.node import Demand, NodeName, Resources
@@ -46,8 +46,8 @@ def edit(snapshot: Snapshot, **changes: object) -> Edit:
 def test_what_a_plan_touches() -> None:
     """The nodes whose ledgers change, and the assignments."""
     plan = planned(submit(ONE, job(instances=2)))
-    assert touched(plan) == ({N1}, {(N1, WEB)})
-    assert touched(Plan(reason="", dead=frozenset({N1})))[0] == {N1}
+    assert (plan.touched, plan.pairs) == ({N1}, {(N1, WEB)})
+    assert Plan(reason="", dead=frozenset({N1})).touched == {N1}
 
 
 def test_what_was_rewritten_carries_the_commit() -> None:

@@ -48,7 +48,6 @@ from ozymandias.model.node import Demand, Drain, Load, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.units import parse_size
 from ozymandias.problems import Problem
 from tests.unit.core.builders import (
     after,
@@ -63,6 +62,7 @@ from tests.unit.core.builders import (
     running_pods,
     submit,
 )
+from tests.unit.core.following import changed_job, followed_by_operator
 
 STEPS_TO_CONVERGE_MAX = 400
 
@@ -404,35 +404,8 @@ def test_rejection_tells_the_truth(snapshot: Snapshot, before: list[Job], wanted
 
 def follow(snapshot: Snapshot, wanted: Job, change: dict[str, object]) -> tuple[Snapshot, Job]:
     """The world and the job after somebody took the advice."""
-    container = wanted.containers[0]
-    for name, value in change.items():
-        if name == "numInstances":
-            wanted = replace(wanted, instances=value)
-        elif name.endswith(".cpu"):
-            assert isinstance(value, float)
-            container = replace(container, cpu=value)
-        elif name.endswith(".memory"):
-            container = replace(container, memory_bytes=parse_size(str(value)))
-        elif name.endswith(".space"):
-            space = parse_size(str(value))
-            container = replace(
-                container, volumes=(replace(container.volumes[0], space_bytes=space),)
-            )
-        elif name == "ports":
-            container = replace(container, ports=())
-        elif name == "uncordon":
-            there = snapshot.nodes[NodeName(str(value))]
-            opened = replace(there, ledger=replace(there.ledger, is_cordoned=False))
-            snapshot = replace(snapshot, nodes={**snapshot.nodes, there.name: opened})
-        elif name == "start":
-            assert isinstance(value, list)
-            snapshot = returned(snapshot, *value)
-        elif name == "nodes":
-            size = (str(change["memory_bytes"]), str(change["disk_bytes"]))
-            cores = int(str(change.get("cpu_millis", 0)))
-            more = (node(f"more{i}", *size, cpu=cores) for i in range(int(str(value))))
-            snapshot = replace(snapshot, nodes={**snapshot.nodes, **{n.name: n for n in more}})
-    return snapshot, replace(wanted, containers=(container,))
+    world = followed_by_operator(snapshot, change)
+    return (snapshot, changed_job(wanted, change)) if world is None else (world, wanted)
 
 
 @settings(max_examples=100, deadline=None)

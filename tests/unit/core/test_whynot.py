@@ -1,8 +1,5 @@
 """Why a job is not on a node, and advice for what is pending: told with numbers, and verified."""
 
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-
 from ozymandias.core.advice import advice, carried_out, does
 from ozymandias.core.explain import why
 from ozymandias.core.upkeep import plan_pending
@@ -120,35 +117,3 @@ def test_an_unknown_change_is_not_carried_out() -> None:
     snapshot = submitted(cluster(n1="4G"), job("web", 1))
     assert carried_out(snapshot, WEB, {"wish": "upon a star"}) is None
     assert not does(snapshot, WEB, {"wish": "upon a star"})
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=4),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(1, 8),
-    st.integers(0, 2),
-)
-def test_each_suggestion_when_carried_out_fits(
-    nodes: list[tuple[int, bool]], count: int, memory: int, wanted: int, limit: int
-) -> None:
-    """Advice leaves the job with all it wants; a node's suggestions leave nothing against it."""
-    snapshot = cluster(
-        *(node(f"n{i}", f"{size}G", cordoned=shut) for i, (size, shut) in enumerate(nodes))
-    )
-    rules = PlacementRules(max_per_node=limit)
-    decision = job("web", count, f"{memory}G", placement=rules)
-    try:
-        snapshot = settled(submitted(snapshot, decision))
-    except AssertionError:
-        assume(False)
-    snapshot = wanting(snapshot, count + wanted)
-    for suggestion in advice(snapshot, WEB):
-        assert does(snapshot, WEB, suggestion.change), suggestion
-    for name in snapshot.nodes:
-        for suggestion in why_not(snapshot, WEB, name).suggestions:
-            world = carried_out(snapshot, WEB, suggestion.change)
-            assert world
-            verdicts = {v.node: v for v in verdicts_now(world, world.jobs[WEB])}
-            assert not verdicts[name].against, suggestion

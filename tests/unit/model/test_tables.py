@@ -7,7 +7,7 @@ from ozymandias.model.assignments import Assignments, sums_of
 from ozymandias.model.instance import Assignment, Group, Slots, SlotState
 from ozymandias.model.job import JobKey, JobName, Namespace
 from ozymandias.model.node import Demand, HostPort, NodeName
-from ozymandias.model.tables import Pairs, Table
+from ozymandias.model.tables import Pairs, Table, changes_between
 
 NUMBERS = st.dictionaries(st.integers(0, 300), st.none() | st.integers(), max_size=150)
 PAIRS = st.tuples(
@@ -88,21 +88,23 @@ def test_what_holds_of_few_is_found_by_what_changed(
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=8), st.data())
-def test_what_differs_between_two_tables_was_touched_since(
+def test_what_differs_between_two_tables_is_among_the_changes_since(
     steps: list[dict[int, int | None]], data: st.DataObject
 ) -> None:
     """Of those that share their entries, whichever came first; and of one and the next always."""
     made = [Table.of(dict.fromkeys(range(200), -1))]
     for step in steps:
         made.append(data.draw(st.sampled_from(made)).changed(step))
-        assert made[-1].touched_since(made[-1]) == set(made[-1].recent)
+        assert made[-1].changes_since(made[-1]) == made[-1].recent
     one, other = data.draw(st.sampled_from(made)), data.draw(st.sampled_from(made))
-    touched = one.touched_since(other)
-    differing = {n for n in range(300) if one.get(n) != other.get(n)}
-    assert touched is None or differing <= set(touched)
-    assert touched is not None or one.shared is not other.shared
+    changes = one.changes_since(other)
+    differing = {n: one.get(n) for n in range(300) if one.get(n) != other.get(n)}
+    assert changes is None or differing.items() <= changes.items()
+    assert changes is not None or one.shared is not other.shared
+    assert differing.items() <= changes_between(other, one).items()
+    assert differing.items() <= changes_between(dict(other), dict(one)).items()
     following = one.changed(steps[0])
-    assert following.touched_since(one) == steps[0].keys()
+    assert following.changes_since(one) == steps[0]
 
 
 @given(

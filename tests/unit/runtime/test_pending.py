@@ -1,12 +1,12 @@
 """Commands as a source of pending work: only those that the node lists, bounded, as nobody."""
 
-import asyncio
 import os
 import shlex
 import time
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from ozymandias.model.job import Autoscale, PendingSource
 from ozymandias.ports import SourceFailed
@@ -15,9 +15,10 @@ from ozymandias.runtime.pending import OutsideWork
 
 def ask(*command: str, allowed: tuple[str, ...] | None = None, seconds: float = 10.0) -> bytes:
     line = shlex.join(command)
-    work = OutsideWork(commands=(line,) if allowed is None else allowed, ask_seconds_max=seconds)
+    commands = (line,) if allowed is None else allowed
+    work = OutsideWork(node="n2", commands=commands, ask_seconds_max=seconds)
     source = Autoscale(min=0, max=1, source=PendingSource.COMMAND, target=line)
-    return asyncio.run(work.ask(source))
+    return uvloop.run(work.ask(source))  # as the daemon does
 
 
 def failure(*command: str, allowed: tuple[str, ...] | None = None, seconds: float = 10.0) -> str:
@@ -34,8 +35,9 @@ def test_a_command_that_is_listed_is_run() -> None:
 
 @pytest.mark.parametrize("allowed", [(), ("/bin/echo",), ("/bin/echo 18",), ("sh -c 'echo 17'",)])
 def test_no_other_command_is_ever_run(allowed: tuple[str, ...]) -> None:
-    """Not with other arguments, and none at all where none is listed."""
-    assert "[autoscale] commands" in failure("/bin/echo", "17", allowed=allowed)
+    """Not with other arguments, and none at all where none is listed; the node is named."""
+    words = "on n2 the command is not listed under [autoscale] commands, word for word"
+    assert failure("/bin/echo", "17", allowed=allowed) == words
 
 
 def test_nothing_is_expanded_and_no_rights_are_given() -> None:
@@ -47,11 +49,17 @@ def test_nothing_is_expanded_and_no_rights_are_given() -> None:
 
 def test_commands_are_bounded() -> None:
     """In time, children included; in size; and a failure is told by its code."""
-    assert failure("/bin/sh", "-c", "exit 3") == "the command ended with exit code 3"
+    assert failure("/bin/sh", "-c", "exit 3") == "on n2 the command ended with exit code 3"
     assert failure("/bin/sleep", "60", seconds=0.2) == "no whole answer within 0.2 s"
     assert failure("/bin/sh", "-c", "sleep 60 & sleep 60", seconds=0.2).startswith("no whole")
-    assert failure("/bin/cat", "/dev/zero") == "the answer is over 64 KiB"
+    assert failure("/bin/cat", "/dev/zero") == "on n2 the answer is over 64 KiB"
     assert "can't be run" in failure("/no/such/program")
+
+
+def test_a_child_that_keeps_the_pipe_is_not_waited_for() -> None:
+    """It left the session, so it outlives the command; nobody reads what it says."""
+    script = "setsid sleep 5 & echo 17"
+    assert failure("/bin/sh", "-c", script, seconds=0.5) == "no whole answer within 0.5 s"
 
 
 def test_no_process_is_left(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Values as bytes: the quick way of an assignment is the way of everything else."""
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,3 +33,41 @@ def test_an_assignment_is_the_bytes_of_its_groups(groups: tuple[Group, ...]) -> 
     """Whatever its uid says: made around the numbers of its slots or whole, they are the same."""
     assert codec.encode_groups(groups) == codec.encode(groups)
     assert codec.decode_groups(codec.encode_groups(groups)) == groups
+    assert codec.decode_known_groups(codec.encode_groups(groups)) == (groups, None)
+
+
+GROUP = {"uid": "u", "version": 1, "state": "running", "slots": "0-2", "demand": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps([GROUP]),
+        json.dumps([GROUP], separators=(",", ":")),
+        json.dumps([GROUP | {"colour": "blue"}], separators=(",", ":")),
+        json.dumps([GROUP, GROUP | {"colour": "blue", "slots": "4"}], separators=(",", ":")),
+        codec.encode_groups(codec.of_plain(tuple[Group, ...], [GROUP]))
+        .decode()
+        .replace("0-2", "\\u0030-2"),
+        codec.encode_groups(codec.of_plain(tuple[Group, ...], [GROUP]))
+        .decode()
+        .replace("0-2", '0","slots":"1'),
+        "[]",
+    ],
+)
+def test_an_assignment_is_read_as_every_record_is(text: str) -> None:
+    """However it is spelled: its groups, and the members of a newer version."""
+    data = text.encode()
+    assert codec.decode_known_groups(data) == codec.decode_known(tuple[Group, ...], data)
+
+
+@pytest.mark.parametrize("slots", ["\n0", "x", "0\\", "0-9999999"])
+def test_slots_that_are_none_are_told_though_all_around_them_is_known(slots: str) -> None:
+    """What is written around them was seen with good ones, and does not make them good."""
+    good = codec.encode_groups(codec.of_plain(tuple[Group, ...], [GROUP]))
+    assert codec.decode_known_groups(good)
+    data = good.replace(b"0-2", slots.encode())
+    with pytest.raises(codec.Undecodable):
+        codec.decode_known_groups(data)
+    with pytest.raises(codec.Undecodable):
+        codec.decode_groups(data)

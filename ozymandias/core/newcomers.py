@@ -1,0 +1,173 @@
+"""Nodes that are not there yet: what they would have to be for a job to get its places on them.
+
+They have labels that satisfy what the job and the pool of its namespace require, and room: for the
+instances that are missing, for the system jobs that come to every node before anything else, and
+where others wait beside the job, for those who are served first.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ozymandias.core.attempt import Attempt, counted
+from ozymandias.core.buckets import census, is_system
+from ozymandias.core.labels import labels_for, spelled, unmet
+from ozymandias.core.rooms import Room, Rooms
+from ozymandias.core.rules import label_demands, outside, pools_of, rules_of
+from ozymandias.model.instance import SlotState
+from ozymandias.model.job import Job, LabelRule
+from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources
+from ozymandias.model.record import replace
+from ozymandias.model.units import exact_size, format_cores, format_size
+from ozymandias.problems import Suggestion
+
+UNADDRESSED = Presence(address="", machine_id="", session="", daemon_version="", api="")
+
+
+def nodes_of(change: Mapping[str, Any]) -> dict[NodeName, Node]:
+    """The nodes that a suggestion words: so many, of that size, with those labels."""
+    capacity = Resources(
+        memory_bytes=change["memory_bytes"],
+        disk_bytes=change["disk_bytes"],
+        cpu_millis=change.get("cpu_millis", 0),
+    )
+    ledger = Ledger(capacity=capacity, labels=change.get("labels", {}))
+    # No node that is there has a name like these.
+    names = [NodeName(f"\0new-{number}") for number in range(change["nodes"])]
+    return {name: present(Node(name=name, ledger=ledger, ledger_revision=1)) for name in names}
+
+
+def present(node: Node) -> Node:
+    """The node as it would be if it were there."""
+    return replace(node, presence=node.presence or UNADDRESSED, presence_revision=1)
+
+
+def more_nodes(attempt: Attempt, placeable: int, *, is_pending: bool) -> Iterator[Suggestion]:
+    """Nodes with which all would fit, the smallest first.
+
+    ``is_pending``: others may wait beside the job, and be served before it.
+    """
+    missing, demand, asked = attempt.wanted - placeable, attempt.demand, attempt.job.placement
+    if any(not neighbour.weight for neighbour in asked.near):
+        return  # a new node has nobody to be near to
+    each = 1 if demand.host_ports else min(missing, asked.max_per_node or missing)
+    for rules in label_demands(attempt.snapshot.settings, attempt.job):
+        labels = labels_for(rules)
+        if labels is None:
+            continue
+        newcomers = _Newcomers(
+            attempt=attempt, count=-(-missing // each), each=each, rules=rules, labels=labels
+        )
+        for ahead in newcomers.ahead() if is_pending else (Resources(),):
+            if suggestion := newcomers.suggestion(ahead):
+                yield suggestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Newcomers:
+    """So many new nodes alike, each for so many instances of the job."""
+
+    attempt: Attempt
+    count: int
+    each: int
+    rules: tuple[LabelRule, ...]
+    labels: Mapping[str, str]
+
+    def suggestion(self, ahead: Resources) -> Suggestion | None:
+        """What to add, with room for who is ``ahead`` on each of them; None if it would not do."""
+        snapshot, job, demand = self.attempt.snapshot, self.attempt.job, self.attempt.demand
+        system = list(self._system_demands())
+        own = _many(demand, self.each)
+        others = sum((d.resources for d in system), ahead)
+        size = own + others
+        change = {
+            "nodes": self.count,
+            "memory_bytes": size.memory_bytes,
+            "disk_bytes": size.disk_bytes,
+            **({"cpu_millis": size.cpu_millis} if demand.cpu_millis else {}),
+            **({"labels": dict(self.labels)} if self.labels else {}),
+        }
+        nodes = nodes_of(change)
+        rooms: Rooms = {name: Room.of(node) for name, node in nodes.items()}
+        for room in rooms.values():
+            for one in system:
+                room.take(one, SlotState.RUNNING)
+        world = replace(snapshot, nodes={**snapshot.nodes, **nodes})
+        if not self.attempt.fits(rooms=self.attempt.rooms | rooms, rules=rules_of(world, job)):
+            return None
+        system_bytes = others.memory_bytes - ahead.memory_bytes
+        words = self._words(size, system_bytes, ahead.memory_bytes)
+        return Suggestion(text=words, change=change)
+
+    def _words(self, size: Resources, system_bytes: int, ahead_bytes: int) -> str:
+        asked = "".join(f" {words}," for words in self._label_words())
+        sizes = f"{exact_size(size.memory_bytes)} of memory"
+        if size.disk_bytes:
+            sizes += f" and {exact_size(size.disk_bytes)} of disk"
+        if self.attempt.demand.cpu_millis:
+            sizes += f" and {format_cores(size.cpu_millis)}"
+        whom = [
+            f"{format_size(amount)} for {what}"
+            for amount, what in ((system_bytes, "system jobs"), (ahead_bytes, "what comes first"))
+            if amount
+        ]
+        note = f" ({' and '.join(whom)})" if whom else ""
+        return f"add {counted(self.count, 'node')} with{asked} at least {sizes} to allocate{note}"
+
+    def _label_words(self) -> Iterator[str]:
+        """``zone=b``; and the rules that hold of what has no such label."""
+        yield from (f"{label}={value}" for label, value in self.labels.items())
+        yield from (spelled(rule) for rule in self.rules if rule.label not in self.labels)
+
+    def _system_demands(self) -> Iterator[Demand]:
+        """What comes to every node with these labels, before anything else does."""
+        snapshot, labels = self.attempt.snapshot, self.labels
+        for record in snapshot.jobs_where(is_system).values():
+            if record.current is None or record.head.deleting:
+                continue
+            job = record.current.job
+            pools = pools_of(snapshot.settings, job.namespace, is_hard=True)
+            if unmet(job.placement.require, labels) is None and not outside(pools, labels):
+                yield Demand.of(job)
+
+    def ahead(self) -> Iterator[Resources]:
+        """What others could have on each node before the job: none, the more important, equals.
+
+        Each of the latter shared out among the nodes, and then all of it on each.
+        """
+        yield Resources()
+        waiting = list(self._waiting())
+        mine = self.attempt.job.priority
+        seen = {Resources()}
+        for least in (mine + 1, mine):
+            served = [(job, count) for job, count in waiting if job.priority >= least]
+            for nodes in (self.count, 1):
+                found = Resources()
+                for job, count in served:
+                    limit = job.placement.max_per_node or count
+                    found += _many(Demand.of(job), min(-(-count // nodes), limit))
+                if found not in seen:
+                    seen.add(found)
+                    yield found
+
+    def _waiting(self) -> Iterator[tuple[Job, int]]:
+        """Other jobs that lack instances and may be on such a node, with how many they lack."""
+        snapshot, key = self.attempt.snapshot, self.attempt.key
+        live = census(snapshot).live
+        one = nodes_of({"nodes": 1, "memory_bytes": 0, "disk_bytes": 0, "labels": self.labels})
+        world = replace(snapshot, nodes={**snapshot.nodes, **one})
+        for other, record in snapshot.jobs.items():
+            missing = record.head.wanted - live.get(other, 0)
+            if missing <= 0 or other == key or record.head.deleting or record.current is None:
+                continue
+            job = record.current.job
+            if not (is_system(record) or one.keys() & rules_of(world, job).against):
+                yield job, missing
+
+
+def _many(demand: Demand, count: int) -> Resources:
+    return Resources(
+        memory_bytes=count * demand.memory_bytes,
+        disk_bytes=count * demand.disk_bytes,
+        cpu_millis=count * demand.cpu_millis,
+    )

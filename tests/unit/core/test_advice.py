@@ -1,0 +1,377 @@
+"""Advice for what is pending: whoever follows it has all places; what would not help is not said.
+
+Nothing here asks `advice` whether it is right: a suggestion is followed by hand, then the planners
+are asked until they want nothing more, and the instances are counted.
+"""
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ozymandias.core.advice import advice
+from ozymandias.core.arbiter import propose
+from ozymandias.core.explain import why
+from ozymandias.core.preempt import AGAIN_SECONDS, Lately
+from ozymandias.core.schedule import plan_scale
+from ozymandias.core.whynot import why_not
+from ozymandias.model.instance import SlotState
+from ozymandias.model.job import (
+    Burst,
+    Job,
+    JobKey,
+    JobKind,
+    LabelRule,
+    LabelTest,
+    Neighbour,
+    PlacementRules,
+)
+from ozymandias.model.node import NodeName
+from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
+from ozymandias.model.settings import NodePool, Settings
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import parse_size
+from tests.unit.core.builders import (
+    WEB,
+    after,
+    cluster,
+    job,
+    key,
+    lost,
+    node,
+    report,
+    settled,
+    submit,
+    submitted,
+)
+from tests.unit.core.following import changed_job, followed_by_operator
+from tests.unit.core.test_labels import rule
+
+PLANS_MAX = 300
+
+
+def wanting(snapshot: Snapshot, **counts: int) -> Snapshot:
+    """These jobs want so many, whether or not there is room."""
+    jobs = dict(snapshot.jobs)
+    for name, count in counts.items():
+        record = jobs[key(name)]
+        jobs[key(name)] = replace(record, head=replace(record.head, wanted=count))
+    return replace(snapshot, jobs=jobs)
+
+
+def waiting(snapshot: Snapshot, *jobs: Job) -> Snapshot:
+    """Jobs that are there, and of which nothing has found a place yet."""
+    for wanted in jobs:
+        snapshot = submitted(snapshot, replace(wanted, instances=0))
+        snapshot = wanting(snapshot, **{wanted.name: wanted.instances})
+    return snapshot
+
+
+def rested(snapshot: Snapshot) -> Snapshot:
+    """The cluster when nobody wants anything more, if all goes well."""
+    snapshot = settled(snapshot)
+    # The minute is over in which those may not be displaced that were before.
+    before = {d: 0.0 for there in snapshot.nodes.values() for d in there.ledger.displaced}
+    lately = Lately(wall=0.0, boot=AGAIN_SECONDS, seen=before)
+    for _ in range(PLANS_MAX):
+        dead = frozenset(name for name, there in snapshot.nodes.items() if not there.is_alive)
+        proposal = propose(snapshot, dead, 0.0, dead, lately)
+        if proposal is None:
+            return snapshot
+        snapshot = settled(after(snapshot, proposal.plan))
+    raise AssertionError("does not come to rest")
+
+
+def followed(snapshot: Snapshot, name: JobKey, change: dict[str, object]) -> Snapshot | None:
+    """The cluster after somebody did what a suggestion says, and nothing else; None: refused."""
+    if world := followed_by_operator(snapshot, change):
+        return world
+    (what, value), *_ = change.items()
+    if what == "numInstances":
+        assert isinstance(value, int)
+        decision = plan_scale(snapshot, name, value)
+    else:
+        record = snapshot.jobs[name]
+        assert record.current
+        file = replace(record.current.job, instances=record.head.wanted)
+        decision = submit(snapshot, changed_job(file, change))
+    return after(snapshot, decision) if isinstance(decision, Plan) else None
+
+
+def live(snapshot: Snapshot, name: JobKey = WEB) -> Counter[NodeName]:
+    """How many of a job each node has."""
+    found = (a.node for a in snapshot.instances(name) if a.state is not SlotState.STOPPING)
+    return Counter(found)
+
+
+def serves(snapshot: Snapshot, name: JobKey, change: dict[str, object]) -> bool:
+    """Whether the job has all that it wants once somebody has followed the suggestion."""
+    world = followed(snapshot, name, change)
+    world = world and rested(world)
+    return bool(world) and live(world, name).total() >= world.jobs[name].head.wanted
+
+
+def changes(snapshot: Snapshot, name: JobKey = WEB) -> list[dict[str, object]]:
+    return [dict(suggestion.change) for suggestion in advice(snapshot, name)]
+
+
+def requiring(*texts: str, instances: int = 1, memory: str = "1G", **rest: object) -> Job:
+    rules = PlacementRules(require=tuple(map(rule, texts)))
+    return job("web", instances, memory, placement=rules, **rest)
+
+
+# Nodes to add -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (("zone != a",), "zone != a, "),
+        (("cores > 4",), "cores=5, "),
+        (("cores < 4", "cores > 3"), "cores=3.5, "),
+        (("gpu exists",), "gpu=yes, "),
+        (("zone in [a, b]", "zone != a"), "zone=b, "),
+        (("zone == b", "cores > 4", "disk != hdd"), "zone=b, cores=5, disk != hdd, "),
+    ],
+)
+def test_a_node_to_add_has_labels_that_satisfy_every_rule(
+    texts: tuple[str, ...], words: str
+) -> None:
+    """Whatever the operators, a node is suggested, by the labels that it needs, and it helps."""
+    away = {"zone": "a", "cores": "1", "disk": "hdd"}
+    wanted = requiring(*texts)
+    snapshot = waiting(cluster(node("n1", labels=away)), wanted)
+    found = [s for s in advice(snapshot, WEB) if "nodes" in s.change]
+    assert [s.text for s in found] == [
+        f"add 1 node with {words}at least 1G of memory to allocate",
+    ]
+    assert serves(snapshot, WEB, dict(found[0].change))
+    problem = submit(cluster(node("n1", labels=away)), wanted)
+    assert not isinstance(problem, Plan) and found[0].text in problem.hint
+
+
+def test_a_node_to_add_has_room_for_whoever_comes_first() -> None:
+    """More important ones that wait too get theirs before, and so do equals that may."""
+    snapshot = cluster(n1="256M")
+    first, mine = job("high", 2, "512M", priority=5), job("web", 1, "512M", priority=1)
+    snapshot = waiting(snapshot, first, mine)
+    (found,) = [s for s in advice(snapshot, WEB) if "nodes" in s.change]
+    assert found.text == (
+        "add 1 node with at least 1536M of memory to allocate (1G for what comes first)"
+    )
+    assert serves(snapshot, WEB, dict(found.change))
+    (alone,) = [s for s in advice(snapshot, key("high")) if "nodes" in s.change]
+    assert alone.change == {"nodes": 1, "memory_bytes": 2**30, "disk_bytes": 0}
+
+
+def test_who_could_not_be_on_a_node_needs_no_room_there() -> None:
+    """A more important one that waits for other labels makes no difference."""
+    snapshot = cluster(n1="256M")
+    elsewhere = PlacementRules(require=(rule("zone == x"),))
+    first = job("high", 2, "512M", priority=5, placement=elsewhere)
+    snapshot = waiting(snapshot, first, job("other", 1, "512M", priority=5), job("web", 1, "512M"))
+    (found,) = [s for s in advice(snapshot, WEB) if "nodes" in s.change]
+    assert found.change["memory_bytes"] == parse_size("1G")
+
+
+def test_a_node_to_add_has_room_for_its_system_jobs() -> None:
+    """They come to every node that matches before anything else does."""
+    agent = job("agent", 0, "300M", kind=JobKind.SYSTEM)
+    other = PlacementRules(require=(rule("role == control"),))
+    control = job("control", 0, "2G", kind=JobKind.SYSTEM, placement=other)
+    snapshot = settled(submitted(cluster(n1="512M"), agent, control))
+    text = "add 1 node with at least 1324M of memory to allocate (300M for system jobs)"
+    problem = submit(snapshot, job("web", 1))
+    assert not isinstance(problem, Plan) and text in problem.hint
+    snapshot = waiting(snapshot, job("web", 1))
+    (found,) = [s for s in advice(snapshot, WEB) if "nodes" in s.change]
+    assert found.text == text
+    assert serves(snapshot, WEB, dict(found.change))
+
+
+def test_a_pool_and_a_requirement_hold_together() -> None:
+    """The labels of a node to add, or to label, satisfy the namespace's pool as well."""
+    pool = NodePool(namespace="default", require=(rule("zone in [a, b]"), rule("role == apps")))
+    snapshot = replace(cluster(node("n1", labels={"zone": "a"})), settings=Settings(pools=(pool,)))
+    snapshot = waiting(snapshot, requiring("zone != a"))
+    labels = {"zone": "b", "role": "apps"}
+    found = changes(snapshot)
+    assert {"label": {"node": "n1", "labels": labels}} in found
+    assert [c["labels"] for c in found if "nodes" in c] == [labels]
+    assert all(serves(snapshot, WEB, change) for change in found)
+
+
+# What would not help ------------------------------------------------------------------------------
+
+
+def test_a_node_that_others_would_fill_is_not_suggested() -> None:
+    """It would have room for this job alone, but one of higher priority waits for the same."""
+    snapshot = lost(cluster(n1="1G", n2="256M"), "n1")
+    high, low = job("high", 2, "512M", priority=5), job("low", 1, "512M", priority=1)
+    snapshot = waiting(snapshot, high, low)
+    assert not any("start" in line for line in why(snapshot, key("low")))
+    line = "All of them would have a place if you start n1 (where `ozy up` made it:"
+    assert any(text.startswith(line) for text in why(snapshot, key("high")))
+
+
+def test_of_several_nodes_the_one_that_helps_is_suggested() -> None:
+    """The first that has room for the job alone is not enough: others come before it."""
+    snapshot = lost(cluster(n1="1G", n2="2G", n3="256M"), "n1", "n2")
+    snapshot = waiting(snapshot, job("high", 2, "512M", priority=5), job("web", 1, "512M"))
+    assert {"start": ["n2"]} in changes(snapshot) and {"start": ["n1"]} not in changes(snapshot)
+    shut = cluster(node("n1", "1G", cordoned=True), node("n2", "2G", cordoned=True))
+    shut = waiting(shut, job("high", 2, "512M", priority=5), job("web", 1, "512M"))
+    assert {"uncordon": "n2"} in changes(shut) and {"uncordon": "n1"} not in changes(shut)
+
+
+# Smaller ------------------------------------------------------------------------------------------
+
+
+def test_a_smaller_size_counts_what_is_replaced_as_well() -> None:
+    """The running instances shrink with the job, so it may be larger than what is free now."""
+    snapshot = settled(submitted(cluster(n1="1G"), job("web", 3, "300M")))
+    snapshot = wanting(snapshot, web=4)
+    (found,) = [c for c in changes(snapshot) if "containers.app.memory" in c]
+    assert found == {"containers.app.memory": "256M"}
+    assert serves(snapshot, WEB, found)
+    assert not serves(snapshot, WEB, {"containers.app.memory": "272M"})
+    there = why_not(snapshot, WEB, NodeName("n1")).suggestions
+    assert [s.change for s in there] == [{"containers.app.memory": "256M"}]
+
+
+def test_a_smaller_size_leaves_room_for_whoever_comes_first() -> None:
+    """What is freed by shrinking goes to the more important one that waits, and then to this."""
+    snapshot = settled(submitted(cluster(n1="1G"), job("web", 2, "500M")))
+    snapshot = wanting(
+        waiting(snapshot, job("high", 1, "200M", priority=5, may_preempt=False)), web=3
+    )
+    (found,) = [c for c in changes(snapshot) if "containers.app.memory" in c]
+    assert found == {"containers.app.memory": "272M"}
+    assert serves(snapshot, WEB, found)
+    assert not serves(snapshot, WEB, {"containers.app.memory": "288M"})
+
+
+# Whatever the cluster -----------------------------------------------------------------------------
+
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+zones, cores = st.sampled_from("abc"), st.sampled_from(["1", "2", "4", "8"])
+
+
+def compared(label: str, tests: list[LabelTest], values: st.SearchStrategy[str]):  # type: ignore[no-untyped-def]
+    return st.builds(
+        lambda test, value: LabelRule(label=label, test=test, values=(value,)),
+        st.sampled_from(tests),
+        values,
+    )
+
+
+label_rules = st.one_of(
+    compared("zone", [LabelTest.EQUAL, LabelTest.UNEQUAL, LabelTest.UNEQUAL], zones),
+    compared("cores", [LabelTest.LESS, LabelTest.MORE, LabelTest.UNEQUAL], cores),
+    st.builds(
+        lambda values: LabelRule(label="zone", test=LabelTest.IN, values=tuple(values)),
+        st.lists(zones, min_size=1, max_size=2, unique=True),
+    ),
+    st.just(LabelRule(label="gpu", test=LabelTest.EXISTS)),
+)
+requires = st.one_of(st.just(()), st.lists(label_rules, min_size=1, max_size=4).map(tuple))
+others = st.builds(
+    Neighbour, job=st.sampled_from([key("a"), key("b")]), weight=st.sampled_from([0, 0, 2])
+)
+placements = st.builds(
+    PlacementRules,
+    require=requires,
+    near=st.one_of(st.just(()), st.just(()), st.tuples(others)),
+    apart=st.one_of(st.just(()), st.tuples(others)),
+    max_per_node=st.sampled_from([0, 0, 1, 2]),
+    burst=st.sampled_from([None, None, None, Burst(after=1, nodes=("n0",))]),
+)
+made_nodes = st.tuples(
+    st.sampled_from(["512M", "1G", "2G"]),
+    st.fixed_dictionaries({"zone": zones}, optional={"cores": cores, "gpu": st.just("no")}),
+    st.sampled_from(["ready", "ready", "ready", "lost", "cordoned"]),
+)
+bystanders = st.tuples(
+    st.integers(0, 2),  # that have a place
+    st.integers(0, 2),  # more that wait
+    st.sampled_from(["128M", "256M", "512M"]),
+    st.integers(0, 2),  # priority; the job's own is 1
+    requires,
+)
+pools = st.one_of(
+    st.just(()),
+    st.just(()),
+    st.builds(lambda require: (NodePool(namespace="default", require=(require,)),), label_rules),
+)
+
+
+@st.composite
+def with_pending(draw: st.DrawFn) -> Snapshot:
+    """A cluster in which `web` lacks instances, and others may as well."""
+    made = draw(st.lists(made_nodes, min_size=1, max_size=4))
+    snapshot = cluster(
+        *(
+            node(f"n{i}", memory, labels=labels, cordoned=state == "cordoned")
+            for i, (memory, labels, state) in enumerate(made)
+        )
+    )
+    wants: dict[str, int] = {}
+    for name in "ab":
+        placed, more, memory, priority, require = draw(bystanders)
+        rules = PlacementRules(require=require)
+        for count in (placed, 0):
+            wanted = job(name, count, memory, priority=priority, placement=rules)
+            decision = submit(snapshot, wanted)
+            if isinstance(decision, Plan):
+                snapshot = after(snapshot, decision)
+                wants[name] = count + more
+                break
+    if draw(st.booleans()):
+        agent = job("agent", 0, "64M", kind=JobKind.SYSTEM)
+        snapshot = submitted(snapshot, agent)
+    snapshot = replace(snapshot, settings=Settings(pools=draw(pools)))
+    memory, rules = draw(st.sampled_from(["256M", "700M", "1G"])), draw(placements)
+    for count in (draw(st.integers(0, 2)), 0):
+        decision = submit(snapshot, job("web", count, memory, priority=1, placement=rules))
+        if isinstance(decision, Plan):
+            snapshot = after(snapshot, decision)
+            wants["web"] = count + draw(st.integers(1, 3))
+            break
+    snapshot = lost(settled(snapshot), *(f"n{i}" for i, n in enumerate(made) if n[2] == "lost"))
+    return report(rested(wanting(snapshot, **wants)))
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=SLOW)
+@given(with_pending())
+def test_each_suggestion_when_carried_out_fits(snapshot: Snapshot) -> None:
+    """Followed by hand and left to the planners, it leaves the job with all that it wants."""
+    for name in snapshot.jobs:
+        for change in changes(snapshot, name):
+            assert serves(snapshot, name, change), (name, change)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@given(with_pending())
+def test_what_lets_a_job_onto_a_node_lets_it(snapshot: Snapshot) -> None:
+    """Followed by hand, there is one more of the job on the node, or one more may come there."""
+    for name in snapshot.nodes if WEB in snapshot.jobs else ():
+        for suggestion in why_not(snapshot, WEB, name).suggestions:
+            world = followed(snapshot, WEB, dict(suggestion.change))
+            assert world, suggestion
+            world = rested(world)
+            assert live(world)[name] > live(snapshot)[name] or takes_one(world, name), suggestion
+
+
+def takes_one(snapshot: Snapshot, name: NodeName) -> bool:
+    """Whether one more of the job is placed when there is this node only."""
+    nodes = {
+        other: there
+        if other == name
+        else replace(there, ledger=replace(there.ledger, is_cordoned=True))
+        for other, there in snapshot.nodes.items()
+    }
+    count = live(snapshot).total()
+    alone = wanting(replace(snapshot, nodes=nodes), web=count)
+    return isinstance(plan_scale(alone, WEB, count + 1), Plan)

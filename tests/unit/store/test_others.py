@@ -1,0 +1,97 @@
+"""What somebody else writes in one transaction: read quickly, and read no less carefully."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+from ozymandias.model.node import NodeName
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.ports import Delete, Op, Put
+from ozymandias.store import codec, keys
+from ozymandias.store import etcd_pb2 as pb
+from ozymandias.store.changes import Written
+from ozymandias.store.etcd_watch import Events
+from ozymandias.store.mirror import Mirror
+from tests.unit.store.rig import Peer, creation, in_virtual_time, job, peers
+
+NODES = [NodeName(f"m{number}") for number in range(6)]
+GROUP = {"uid": "u", "version": 1, "state": "running", "slots": "0", "demand": {}}
+
+
+async def fresh(peer: Peer) -> Snapshot:
+    """What somebody reads who has read nothing before."""
+    mirror = Mirror(peer.store)
+    following = asyncio.create_task(mirror.run())
+    await mirror.reached(peer.mirror.revision)
+    following.cancel()
+    return mirror.snapshot()
+
+
+def put(node: NodeName, document: object) -> Put:
+    return Put(keys.assignment(node, job().key), json.dumps(document).encode())
+
+
+def test_a_transaction_of_somebody_else_is_shown_as_it_is() -> None:
+    """What can't be read in it is left out, alone; members of a newer version are kept."""
+
+    async def main() -> None:
+        async with peers() as (etcd, [peer]):
+            told = peer.mirror.follow_jobs()
+            told.clear()
+            stray = Put(keys.ASSIGNMENTS + b"m0/astray", b"[]")
+            transactions: list[Sequence[Op]] = [
+                [put(node, [GROUP]) for node in NODES],
+                [put(NODES[0], [GROUP | {"slots": "x"}]), put(NODES[1], [GROUP | {"slots": "1"}])],
+                [put(NODES[2], [GROUP | {"colour": "blue"}]), put(NODES[3], [GROUP, GROUP]), stray],
+                [put(NODES[2], [GROUP]), Delete(keys.assignment(NODES[4], job().key))],
+            ]
+            for then in transactions:
+                etcd.txn((), then)
+                await peer.mirror.reached(etcd.revision)
+                assert peer.mirror.snapshot() == await fresh(peer)
+                assert peer.mirror.others_revision == etcd.revision
+                if "colour" in str(then):
+                    assert peer.mirror.snapshot().unknown
+            assert told == {job().key}
+            assert peer.mirror.snapshot().of(job().key).keys() == {*NODES} - {NODES[0], NODES[4]}
+
+    in_virtual_time(main)
+
+
+def test_others_are_told_from_us_while_something_of_ours_is_on_its_way() -> None:
+    """Their revision is known for theirs, and what we expect is still expected afterwards."""
+
+    async def main() -> None:
+        async with peers(["n1", "n2"]) as (etcd, [peer, other]):
+            ours = Written()
+            ours.add(put(NODES[0], []), None)
+            peer.mirror.expect(ours)
+            theirs = await other.committer.commit(lambda s: creation(job("theirs"), "n2"))
+            await peer.mirror.reached(theirs.revision)
+            assert peer.mirror.others_revision == theirs.revision
+            assert peer.mirror.snapshot() == await fresh(peer)
+            assert ours.meanings
+            etcd.txn((), [put(NODES[0], [])])
+            await peer.mirror.reached(etcd.revision)
+            assert peer.mirror.others_revision == theirs.revision
+            assert not ours.meanings
+
+    in_virtual_time(main)
+
+
+def test_messages_say_what_their_events_say() -> None:
+    """In the same order, deletions included."""
+    put = pb.Event(kv=pb.KeyValue(key=b"a", value=b"1", mod_revision=7))
+    delete = pb.Event(type=pb.Event.DELETE, kv=pb.KeyValue(key=b"b", mod_revision=7))
+    events = Events([put, delete])
+    said = [(message.kv.key, message.kv.value) for message in events.messages]
+    assert said == [(event.kv.key, event.kv.value) for event in events]
+
+
+def test_assignments_of_one_job_share_what_they_have_in_common() -> None:
+    """A million of them are in memory as often as there are jobs, but for their slots."""
+    values = (json.dumps([GROUP | {"slots": text}]) for text in ("0", "1-3"))
+    written = [codec.encode_groups(codec.decode_groups(value.encode())) for value in values]
+    (one, _), (two, _) = map(codec.decode_known_groups, written)
+    assert one[0].slots != two[0].slots
+    assert one[0].uid is two[0].uid and one[0].demand is two[0].demand
