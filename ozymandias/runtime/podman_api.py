@@ -24,6 +24,8 @@ DEADLINE_SECONDS = 20.0
 CONNECTIONS_MAX = 256  # streams (logs, events, exec) hold one each
 ANSWER_BYTES_MAX = 64 * 2**20
 FRAME_BYTES_MAX = 16 * 2**20
+# What podman calls the absence of what a path is about, by the path's first part.
+_ABSENT = {"containers": "no such container", "pods": "no such pod", "volumes": "no such volume"}
 
 
 class Refused(RuntimeFailed):
@@ -53,7 +55,8 @@ class PodmanApi:
     ) -> tuple[int, Any]:
         """One request; returns status and the JSON of the answer.
 
-        Statuses of 400 and more raise Refused unless they are in `accept`.
+        Statuses of 400 and more raise Refused unless they are in `accept`. What vanishes while
+        podman answers is a 404 here: podman itself says 500 then, and 404 only of what was gone.
         """
         deadline = self.deadline_seconds if deadline_seconds is None else deadline_seconds
         what = f"podman {method} {path}"
@@ -72,6 +75,8 @@ class PodmanApi:
             raise RuntimeHung(f"{what}: no answer within {deadline:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise RuntimeFailed(f"podman does not answer at {self.socket}: {error}") from error
+        if status >= 500 and _is_absent(path, content):
+            status = 404
         if status >= 400 and status not in accept:
             raise Refused(what, status, _message(content))
         return status, _decoded(content)
@@ -178,6 +183,16 @@ def _decoded(content: bytes) -> Any:
         return json.loads(content) if content.strip() else None
     except ValueError:
         return content.decode(errors="replace")  # a stream of documents; the caller knows
+
+
+def _is_absent(path: str, content: bytes) -> bool:
+    """Is what the path is about the very thing that podman misses?
+
+    A pod's removal that misses one of its containers is none: the pod may still be there.
+    """
+    words = _ABSENT.get(path.split("/", 2)[1])
+    decoded = _decoded(content)
+    return words is not None and isinstance(decoded, dict) and decoded.get("cause") == words
 
 
 def _message(content: bytes) -> str:

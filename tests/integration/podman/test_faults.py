@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from ozymandias.model.job import HealthCheck, HealthKind, PullPolicy
 from ozymandias.model.pod import ContainerState
 from ozymandias.ports import RuntimeFailed, RuntimeHung
 from ozymandias.runtime.podman import PodmanRuntime
+from ozymandias.runtime.podman_api import PodmanApi
+from ozymandias.runtime.podspec import infra_name
 from tests.integration.podman.conftest import BUSYBOX, PodmanKit, Site, shell
 from tests.podman_service import PodmanService, running_service
 from tests.runtime_contract import make_pod, observed, state_of
@@ -157,6 +160,25 @@ async def test_cancelled_create_leaves_nothing(kit: PodmanKit) -> None:
         await asyncio.gather(task, return_exceptions=True)
         found = await observed(kit.runtime, pod)
         assert found is None or (task.done() and not task.cancelled())
+
+
+async def test_what_vanishes_under_a_look_is_gone_and_no_failure(kit: PodmanKit) -> None:
+    """A container removed while podman looks at it is absent; podman says 500 of it."""
+    api = PodmanApi(kit.site.service.socket)
+
+    async def look(container: str) -> None:
+        status = 200
+        while status != 404:
+            status, _ = await api.call("GET", f"/containers/{container}/json", accept=(404,))
+
+    async with aclosing(api):
+        for slot in range(10):  # one in two is caught in the act
+            pod = make_pod(kit.serving(), slot=slot)
+            await kit.runtime.create_pod(pod)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(4):
+                    group.create_task(look(infra_name(pod.id)))
+                await kit.runtime.remove_pod(pod.id)
 
 
 async def test_unknown_network_leaves_the_name_free(kit: PodmanKit) -> None:
