@@ -29,7 +29,9 @@ Pair = tuple[NodeName, JobKey]
 
 SMALL = 64  # entries; so few are copied as quickly as anything else is done with them
 RECENT_MAX = 64  # changes that a table carries along; a large one more, by its square root
-ROW_RECENT_MAX = 24  # changes that a row carries along
+LINKS_MAX = 24  # changes that a row carries along
+
+_Link = tuple[K, V | None, "_Link[K, V]"] | None  # a key, what it stands for now, the one before
 
 
 class Layered(Mapping[K, V]):
@@ -200,17 +202,20 @@ def changes_between(before: Mapping[K, V], after: Mapping[K, V]) -> Mapping[K, V
     return changes | dict.fromkeys(before.keys() - after.keys())
 
 
-class Row(Layered[K, V]):
+class Row(Mapping[K, V]):
     """A row of `Pairs`. It is written while a table is made, and read-only once it is part of it.
 
-    One on a node that has hundreds of jobs is copied for each that comes or goes, so it shares most
-    of its entries as tables do.
+    One on a node that has hundreds of jobs gets a successor for each that comes or goes, and few of
+    them are ever looked at. So a successor shares all entries, and what was entered since hangs on
+    a chain of links, the last one first; who wants to see all of it lays them over once.
     """
 
-    __slots__ = ()
+    __slots__ = ("_base", "_length", "_link", "_links")
 
     def __init__(self) -> None:
-        self._base, self._recent, self._length = {}, {}, 0
+        self._base: dict[K, V] = {}
+        self._link: _Link[K, V] = None
+        self._links = self._length = 0
 
     def copy(self) -> Self:
         new = type(self).__new__(type(self))
@@ -218,16 +223,65 @@ class Row(Layered[K, V]):
         return new
 
     def _share(self, other: Self) -> None:
-        self._length, recent = other._length, other._recent
-        if len(recent) < ROW_RECENT_MAX:
-            self._base, self._recent = other._base, recent.copy()
-        else:
-            self._base, self._recent = _laid_over(other._base, recent), {}
+        if other._links >= LINKS_MAX:
+            other._all()
+        self._base, self._length = other._base, other._length
+        self._link, self._links = other._link, other._links
 
     def enter(self, key: K, old: V | None, new: V | None) -> None:
         """Something in the place of what was there; None: nothing."""
-        self._recent[key] = new
+        self._link = (key, new, self._link)
+        self._links += 1
         self._length += (new is not None) - (old is not None)
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """As every mapping's; one entry is found without laying out all of them."""
+        if self._links > LINKS_MAX:
+            self._all()
+        link = self._link
+        while link is not None:
+            known, value, link = link
+            if known == key:
+                return default if value is None else value
+        return self._base.get(key, default)
+
+    def __getitem__(self, key: K) -> V:
+        value: V | None = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return self._all().__contains__(key)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._all())
+
+    def items(self) -> ItemsView[K, V]:
+        return self._all().items()
+
+    def keys(self) -> KeysView[K]:
+        return self._all().keys()
+
+    def values(self) -> ValuesView[V]:
+        return self._all().values()
+
+    def _all(self) -> dict[K, V]:
+        """The same entries without links: a row says no less after it than before."""
+        link, newest = self._link, []
+        while link is not None:
+            key, value, link = link
+            newest.append((key, value))
+        if newest:
+            newest.reverse()
+            self._base, self._link, self._links = _laid_over(self._base, dict(newest)), None, 0
+        return self._base
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._all()!r})"
 
 
 class Column(dict[NodeName, V]):

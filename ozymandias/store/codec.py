@@ -19,9 +19,9 @@ from msgspec.structs import force_setattr, replace
 
 from ozymandias.model.decision import Decision
 from ozymandias.model.event import EventRecord
-from ozymandias.model.instance import Group, InstanceStatus, Slots, SlotState
+from ozymandias.model.instance import Group, InstanceStatus, Slots
 from ozymandias.model.job import JobHead, JobVersion
-from ozymandias.model.node import Demand, Ledger, Load, Presence
+from ozymandias.model.node import Ledger, Load, Presence
 from ozymandias.model.settings import Settings
 
 FORMAT_VERSION = 1
@@ -89,32 +89,34 @@ def encode(value: Any, unknown: Unknown | None = None) -> bytes:
     return msgspec.json.encode(_with(plain(value), unknown))
 
 
-def encode_groups(groups: tuple[Group, ...]) -> bytes:
-    """An assignment: those of one job are nearly always alike but for the numbers of slots."""
-    if len(groups) != 1:
-        return _encoder.encode(groups)
-    (group,) = groups
-    head, tail = _around_slots(
-        group.uid, group.version, group.generation, group.state, group.demand
-    )
-    return head + str(group.slots).encode() + tail
+class GroupsEncoder:
+    """Assignments in a row: those of one job are nearly always alike but for the slots' numbers."""
 
+    def __init__(self) -> None:
+        self._last: Group | None = None
+        self._head = self._tail = b""  # what comes before and after the slots of such a one
 
-@lru_cache(maxsize=256)
-def _around_slots(
-    uid: str, version: int, generation: int, state: SlotState, demand: Demand
-) -> tuple[bytes, bytes]:
-    """What comes before and after the slots of a group."""
-    group = Group(
-        uid=uid,
-        version=version,
-        generation=generation,
-        state=state,
-        slots=Slots((_MARK,)),
-        demand=demand,
-    )
-    head, _, tail = _encoder.encode((group,)).partition(b"%b%d" % (_SLOTS, _MARK))
-    return head + _SLOTS, tail
+    def encode(self, groups: tuple[Group, ...]) -> bytes:
+        if len(groups) != 1:
+            return _encoder.encode(groups)
+        (group,) = groups
+        last = self._last
+        if (
+            last is None
+            or group.demand is not last.demand
+            or group.uid != last.uid
+            or group.state is not last.state
+            or group.version != last.version
+            or group.generation != last.generation
+        ):
+            self._learn(group)
+        return b"%b%b%b" % (self._head, str(group.slots).encode(), self._tail)
+
+    def _learn(self, group: Group) -> None:
+        self._last = group
+        marked = replace(group, slots=Slots((_MARK,)))
+        head, _, self._tail = _encoder.encode((marked,)).partition(b"%b%d" % (_SLOTS, _MARK))
+        self._head = head + _SLOTS
 
 
 def decode(kind: type[T], data: bytes) -> T:

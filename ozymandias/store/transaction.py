@@ -145,7 +145,7 @@ class _Writer:
 
     def _assignments(self) -> None:
         after, unknown = self.after.assigned, self.before.unknown
-        write, encode = self._write, codec.encode_groups
+        write, encode = self._write, codec.GroupsEncoder().encode
         last, there, path = None, NO_JOB, b""  # a job, and where it is
         for node, job in self.batch.reach.pairs:
             if job is not last:

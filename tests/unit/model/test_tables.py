@@ -134,6 +134,27 @@ def test_pairs_are_found_by_node_and_by_job(steps: list[dict[tuple, int | None]]
             assert all((job in row) is (job in row.keys()) for _, job in step)  # noqa: SIM118
 
 
+@given(
+    st.lists(st.dictionaries(WIDE, st.none() | st.integers(), max_size=3), max_size=60), st.data()
+)
+def test_a_row_that_nobody_looked_at_is_whole_when_somebody_does(
+    steps: list[dict[tuple, int | None]],  # type: ignore[type-arg]
+    data: st.DataObject,
+) -> None:
+    """Entry by entry or all at once, the last of many first or any other before it."""
+    made: list[tuple[Pairs[int], dict]] = [(Pairs.of({}), {})]  # type: ignore[type-arg]
+    for step in steps:
+        table, expected = made[-1]
+        made.append((table.changed(step), laid_over(expected, step)))
+    for table, expected in data.draw(st.permutations(made)):
+        for node in ("n1", "n2"):
+            row = table.on(NodeName(node))
+            wanted = {job: value for (name, job), value in expected.items() if name == node}
+            jobs = [JobKey(Namespace("default"), JobName(f"j{i}")) for i in range(60)]
+            assert [row.get(job) for job in jobs] == [wanted.get(job) for job in jobs]
+            assert dict(row) == wanted and len(row) == len(wanted)
+
+
 @given(st.lists(st.dictionaries(PAIRS, st.lists(GROUPS, max_size=3)), max_size=8))
 def test_rows_of_assignments_know_their_sums(steps: list[dict[tuple, list[Group]]]) -> None:  # type: ignore[type-arg]
     """What follows change by change is what adding up all of a node or of a job gives."""

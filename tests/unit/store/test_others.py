@@ -91,7 +91,9 @@ def test_messages_say_what_their_events_say() -> None:
 def test_assignments_of_one_job_share_what_they_have_in_common() -> None:
     """A million of them are in memory as often as there are jobs, but for their slots."""
     values = (json.dumps([GROUP | {"slots": text}]) for text in ("0", "1-3"))
-    written = [codec.encode_groups(codec.decode_groups(value.encode())) for value in values]
+    written = [
+        codec.GroupsEncoder().encode(codec.decode_groups(value.encode())) for value in values
+    ]
     (one, _), (two, _) = map(codec.decode_known_groups, written)
     assert one[0].slots != two[0].slots
     assert one[0].uid is two[0].uid and one[0].demand is two[0].demand
