@@ -24,8 +24,8 @@ one compare-and-swap can't both win.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 from ozymandias.core.routes import Names
 from ozymandias.model.plan import Plan
@@ -96,10 +96,24 @@ class _Ticket:
     decided: Plan | Problem | None = None
     losses: int = 0
     is_taken: bool = False  # part of a batch; else it waits
-    stirred: asyncio.Event = field(default_factory=asyncio.Event)  # answered, or it waits again
+    is_waited_for: bool = False  # the mirror was to show it by now
+    call: asyncio.Future[None] | None = None  # what its caller waits for, if it does
+
+    @property
+    def is_idle(self) -> bool:
+        return self.call is not None and not self.call.done()
+
+    async def called(self) -> None:
+        """Until it is answered, or waits again, or the turn may be its own."""
+        self.call = asyncio.get_running_loop().create_future()
+        await self.call
+
+    def stir(self) -> None:
+        if self.call is not None and not self.call.done():
+            self.call.set_result(None)
 
     def settle(self, revision: int) -> None:
-        self.stirred.set()
+        self.stir()
         if self.answer.done():
             return
         if isinstance(self.decided, Problem):
@@ -108,7 +122,7 @@ class _Ticket:
             self.answer.set_result(Committed(plan=self.decided or NOTHING, revision=revision))
 
     def fail(self, error: BaseException) -> None:
-        self.stirred.set()
+        self.stir()
         if not self.answer.done():
             self.answer.set_exception(error)
             self.answer.exception()  # looked at: whoever asked may be gone
@@ -153,25 +167,50 @@ class Committer:
         The mirror shows it by then, unless it is far behind: what is committed is told in any case.
         Raises Unavailable, Ambiguous (the outcome could not be found out) and LeaseLost.
         """
-        answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Committed | Problem] = asyncio.get_running_loop().create_future()
         ticket = _Ticket(decide, answer, self._mirror.others_revision, is_part)
         self._waiting.append(ticket)
         try:
-            while not ticket.answer.done():
-                ticket.stirred.clear()
-                if ticket.is_taken:  # by who had the turn before
-                    await ticket.stirred.wait()
+            while not answer.done():
+                if ticket.is_taken or self._deciding.locked():
+                    await ticket.called()
                 else:
                     await self._take_turn(ticket)
-            outcome = await ticket.answer
         finally:
-            ticket.answer.cancel()  # of a caller that went away: nothing is decided for it
-        if isinstance(outcome, Committed):
-            with contextlib.suppress(Unavailable):
-                await self._mirror.reached(outcome.revision, STUCK_SECONDS)
+            answer.cancel()  # of a caller that went away: nothing is decided for it
+            if not ticket.is_taken:
+                self._call_next()  # the turn may have been its own
+        outcome = answer.result()
+        if isinstance(outcome, Committed) and not ticket.is_waited_for:
+            await self._shown(outcome.revision)
         if not (self._waiting or self._deciding.locked() or self._sending.locked()):
             self._chain.let_go()
         return outcome
+
+    async def _shown(self, revision: int) -> None:
+        """Until the mirror shows it, unless it is far behind: what is committed is told anyhow."""
+        with contextlib.suppress(Unavailable):
+            await self._mirror.reached(revision, STUCK_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def deciding(self) -> AsyncIterator[None]:
+        """A turn: nobody else decides until it is over. Then the next who waits is called.
+
+        Nobody but who is called comes near: a thousand who queue up would each be woken only to
+        learn that they were taken along.
+        """
+        try:
+            async with self._deciding:
+                yield
+        finally:
+            self._call_next()
+
+    def _call_next(self) -> None:
+        """Who is not idle has been called, or is about to look by itself."""
+        if self._waiting and not self._deciding.locked():
+            idle = next((ticket for ticket in self._waiting if ticket.is_idle), None)
+            if idle is not None:
+                idle.stir()
 
     async def rehearse(self, snapshot: Snapshot, plan: Plan) -> Problem | None:
         """Whether the store would take a plan, by its own word: the problem if it is too large.
@@ -198,9 +237,7 @@ class Committer:
         """Settle as many of those who wait as go into one transaction, the first in any case."""
         tickets: list[_Ticket] = []
         try:
-            async with self._deciding:
-                if ticket.is_taken or ticket.answer.done():
-                    return
+            async with self.deciding():
                 if self._sending.locked():
                     await asyncio.sleep(0)  # what is ready leaves before the next is decided
                 batch, draft = await self._ready(tickets)
@@ -211,8 +248,9 @@ class Committer:
         except asyncio.CancelledError:
             self._wait_again(tickets)
             raise
+        revision: int | None = None
         try:
-            await self._send(batch, draft, tickets)
+            revision = await self._send(batch, draft, tickets)
         except Exception as error:
             self._chain.broken()
             for taken in tickets:
@@ -224,6 +262,14 @@ class Committer:
             raise
         finally:
             self._sending.release()
+        if revision is not None:
+            try:
+                await self._shown(revision)
+                for taken in tickets:
+                    taken.is_waited_for = True  # by one for all of them
+            finally:
+                for taken in tickets:
+                    taken.settle(revision)
 
     async def _ready(self, tickets: list[_Ticket]) -> tuple[Batch, Draft]:
         """A batch whose turn it is to be sent, on top of nothing that failed meanwhile.
@@ -304,18 +350,16 @@ class Committer:
     def _wait_again(self, tickets: list[_Ticket]) -> None:
         for ticket in reversed(tickets):
             ticket.is_taken = False
-            ticket.stirred.set()
+            ticket.stir()
             self._waiting.appendleft(ticket)
         tickets.clear()
 
-    async def _send(self, batch: Batch, draft: Draft, tickets: list[_Ticket]) -> None:
+    async def _send(self, batch: Batch, draft: Draft, tickets: list[_Ticket]) -> int | None:
+        """The revision that those who asked are to see; None if they wait again, or know it all."""
         if not batch.plans:
-            # Who asked is to see what this was decided on, or would ask the same again at once.
+            # They are to see what this was decided on, or would ask the same again at once.
             links = (link.revision for link in self._chain.links)
-            revision = max(batch.before.revision, *links, 0)
-            for ticket in tickets:
-                ticket.settle(revision)
-            return
+            return max(batch.before.revision, *links, 0)
         transaction = completed(draft, batch, self._fence())
         self._mirror.expect(transaction.written)
         try:
@@ -326,18 +370,17 @@ class Committer:
         except TooLarge as error:
             self._chain.broken()
             self._make_smaller(batch, tickets, str(error))
-            return
+            return None
         finally:
             if not batch.revision:
                 self._mirror.expect_not(transaction.written)
         if isinstance(outcome, Lost):
             await self._lost(batch, outcome, tickets)
-            return
+            return None
         COMMITS.labels("committed").inc(len(batch.plans))
         self._plans_max = min(self._plans_max * GROW, PLANS_MAX)
         self._chain.won()
-        for ticket in tickets:
-            ticket.settle(outcome)
+        return outcome
 
     def _make_smaller(self, batch: Batch, tickets: list[_Ticket], why: str) -> None:
         """Decide again for less at once; what can't be less is too large."""
