@@ -5,6 +5,14 @@ healthy, whatever stops is gone at the next step, and what waits for its room ge
 arbiter again and again, as the peers do, and applies what it says as a commit would. So what it
 shows is what the scheduler will do, and in that order; only how long it takes is left out.
 
+Two things follow from what is left out. A number is free as soon as its instance stops, while the
+cluster gives another its number only when the pod is gone, and the next one until then: so an
+instance may have another number than here. And a node that comes back is empty here, for what is
+still on its disk nobody knows while it is away. It registers the pods that it finds: what of them
+runs and is pending goes on as it runs (`core/reclaim.py`), the others keep their numbers and their
+room until they are removed. So who was waiting gets other numbers, and where not all fit, who
+fits beside those pods comes first.
+
 When nothing is left to do, time goes by: first the minute after which new nodes and instances
 count as settled and the displaced may be displaced again, then up to the next deadline of a drain.
 It does not go by to the end of a freeze; what waits for that is another future (`Future.thawed`).

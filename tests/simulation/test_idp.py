@@ -106,6 +106,10 @@ class Platform:
                 del there[name]
         return there
 
+    def left_on(self, node: NodeName) -> set[str]:
+        """The instances whose pods a machine still has on its disk, whether it is there or not."""
+        return {str(pod.instance) for pod in self.world.machines[node].host.pods}
+
     def waiting(self) -> set[str]:
         return PRIORITIES.keys() - self.places().keys()
 
@@ -133,7 +137,7 @@ def _kind(record: EventRecord) -> int:
     return next(number for number, words in enumerate(KINDS) if words in record.reason)
 
 
-async def the_platform_loses_its_workers(world: World) -> None:
+async def the_platform_loses_its_workers(world: World, *, with_empty_disks: bool = False) -> None:
     platform = Platform(world)
     await platform.submit_all()
     await platform.rest()
@@ -147,9 +151,13 @@ async def the_platform_loses_its_workers(world: World) -> None:
         check_alone(platform)
         platform.say(f"the {ROLES[node]} worker returns")
         before, foreseen = platform.places(), await platform.foreseen(f"start {node}")
+        if with_empty_disks:
+            world.machines[node].host.wipe()
+        left = platform.left_on(node)
+        assert bool(left) is not with_empty_disks
         world.boot(node)
         await platform.rest()
-        assert places_of_jobs(platform.assigned()) == places_of_jobs(foreseen)
+        check_foreseen(platform.assigned(), foreseen, left)
         check_normal(platform)
         after = platform.places()
         moved = sorted(job for job in before if after[job] != before[job])
@@ -157,8 +165,18 @@ async def the_platform_loses_its_workers(world: World) -> None:
         assert len(moved) <= MOVES_MAX, moved
 
 
+def check_foreseen(there: dict[str, str], foreseen: dict[str, str], left: set[str]) -> None:
+    """The very instances are where they were foreseen.
+
+    A number whose pod was ``left`` on the machine that returned is in use there until that pod is
+    removed; who was placed before has the next one, on the node that was foreseen.
+    """
+    assert {instance for instance, _ in foreseen.items() - there.items()} <= left
+    assert places_of_jobs(there) == places_of_jobs(foreseen)
+
+
 def places_of_jobs(assigned: dict[str, str]) -> list[tuple[str, str]]:
-    """Without the numbers of instances: those that a returned node had are in use for a while."""
+    """Without the numbers of instances."""
     return sorted((instance.rpartition("-")[0], node) for instance, node in assigned.items())
 
 
@@ -179,18 +197,27 @@ def check_alone(platform: Platform) -> None:
     assert max(PRIORITIES[job] for job in left) < min(served)
 
 
-def test_the_platform_loses_its_workers() -> None:
-    """What must hold holds at every rest, and the story goes as it was told."""
-
+def lived(*, with_empty_disks: bool = False) -> World:
     async def run() -> World:
         world = World(1)
         async with world.running():
             await world.until(lambda: len(world.ready()) == 3, 30, "all nodes have a session")
-            await the_platform_loses_its_workers(world)
+            await the_platform_loses_its_workers(world, with_empty_disks=with_empty_disks)
         return world
 
     world = VirtualLoop(1).run(run())
     assert not world.violations, "\n".join(map(str, world.violations))
+    return world
+
+
+def test_workers_that_return_empty_are_as_foreseen_to_the_last_number() -> None:
+    """What-if supposes that nothing is left on them: then it is right about every instance."""
+    lived(with_empty_disks=True)
+
+
+def test_the_platform_loses_its_workers() -> None:
+    """What must hold holds at every rest, and the story goes as it was told."""
+    world = lived()
     lines = [
         f"{entry.time:8.0f}  {entry.text}"
         for entry in world.trace.entries()

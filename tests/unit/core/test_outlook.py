@@ -13,7 +13,7 @@ from ozymandias.core.schedule import plan_pending, plan_scale, plan_stop
 from ozymandias.core.survival import judge, survival_words, ways_to_lose
 from ozymandias.core.upkeep import pending_of
 from ozymandias.core.whatif import Step, Verb, parse_steps
-from ozymandias.model.instance import InstanceState
+from ozymandias.model.instance import InstanceState, SlotState
 from ozymandias.model.job import (
     Autoscale,
     Burst,
@@ -349,6 +349,19 @@ def thrown(seed: int) -> tuple[Snapshot, str]:
 def test_losses_and_returns_happen_as_foreseen(seed: int) -> None:
     """With priorities, displacements and preferences that are given up and healed."""
     compare(*thrown(seed))
+
+
+def test_a_number_is_free_as_soon_as_its_instance_stops() -> None:
+    """The limit of it: until the pod is gone the cluster takes the next number, on that node."""
+    snapshot = settled(submitted(cluster(n1="4G"), job("web", 1)))
+    (old,) = snapshot.instances(WEB)
+    stops = step_of(old, SlotState.STOPPING, "what a node that returned still had")
+    stopping = after(snapshot, Plan(reason="it is no longer wanted here", edits=(stops,)))
+    decided_at_once = after(stopping, plan_pending(stopping))
+    live = [a for a in decided_at_once.instances(WEB) if a.state is SlotState.RUNNING]
+    (here,) = Future(stopping).play().now.instances(WEB)
+    assert [(a.node, a.slot) for a in live] == [("n1", 1)]
+    assert (here.node, here.slot) == ("n1", 0)
 
 
 # What the settings let happen --------------------------------------------------------------------
