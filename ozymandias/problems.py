@@ -6,8 +6,8 @@ members of their own in the document (numbers, names), for programs; ``detail`` 
 for people. The exit code is what ``ozy`` ends with when it shows the problem.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ozymandias.model.units import format_cores, format_size
@@ -240,13 +240,31 @@ def does_not_fit(
 ) -> Problem:
     return kind(
         detail,
-        hint="; or ".join(s.text for s in suggestions),
+        hint=_in_a_row(s.text for s in suggestions),
         job=job,
         required=required,
         placeable=placeable,
         nodes=[n.document() for n in nodes],
         suggestions=[s.document() for s in suggestions],
     )
+
+
+def resuggested(problem: Problem, said: Callable[[Suggestion], Suggestion]) -> Problem:
+    """The same problem with each of its suggestions ``said`` in other words."""
+    before = [
+        Suggestion(text=one["text"], change=one["change"])
+        for one in problem.fields.get("suggestions", ())
+    ]
+    if not before:
+        return problem
+    after = [said(one) for one in before]
+    was, now = (_in_a_row(s.text for s in row) for row in (before, after))
+    fields = {**problem.fields, "suggestions": [s.document() for s in after]}
+    return replace(problem, hint=problem.hint.replace(was, now), fields=fields)
+
+
+def _in_a_row(texts: Iterable[str]) -> str:
+    return "; or ".join(texts)
 
 
 def insufficient_memory_detail(required_bytes: int, placeable_bytes: int) -> str:

@@ -24,7 +24,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from ozymandias.api.audit import Audit
-from ozymandias.api.callers import Door, Tokens
+from ozymandias.api.callers import CALLER, Door, Tokens
 from ozymandias.api.guards import (
     GUARD,
     REQUEST_ID,
@@ -41,6 +41,7 @@ from ozymandias.api.operations import Operations
 from ozymandias.api.problem_response import problem_response
 from ozymandias.api.relay import RELAY, Relay, acquainted, relayed
 from ozymandias.api.request import BODY_BYTES_MAX, OPERATIONS, too_large
+from ozymandias.api.rights import told
 from ozymandias.api.streaming import CLOSING, DOOR, is_connected
 from ozymandias.api.table import ROUTES
 from ozymandias.problems import (
@@ -126,7 +127,8 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return await handler(request)
     except ProblemError as error:
-        problem = error.problem
+        caller = request.get(CALLER)
+        problem = told(caller.right, error.problem) if caller else error.problem
     except web.HTTPRequestEntityTooLarge:
         problem = too_large().problem
     except web.HTTPException as error:

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from ozymandias.api import explained_models
-from ozymandias.api.request import key_of, operations, query
+from ozymandias.api.request import ASKED, key_of, operations, query
 from ozymandias.api.routes import Route, flag, text
 from ozymandias.model.node import NodeName
 from ozymandias.problems import JOB_NOT_FOUND, NODE_NOT_FOUND, RESOURCE_NOT_FOUND
@@ -11,7 +11,8 @@ from ozymandias.problems import JOB_NOT_FOUND, NODE_NOT_FOUND, RESOURCE_NOT_FOUN
 
 async def why_not(request: web.Request) -> web.StreamResponse:
     node = NodeName(request.match_info["node"])
-    return web.json_response(operations(request).why_not(key_of(request), node))
+    found = operations(request).why_not(key_of(request), node, request[ASKED].right)
+    return web.json_response(found)
 
 
 async def replay(request: web.Request) -> web.StreamResponse:

@@ -1,6 +1,7 @@
 """Why, without HTTP: decisions on record, why not there, and files to replay."""
 
 from ozymandias.api.access import Access, Document
+from ozymandias.api.rights import advised
 from ozymandias.core.advice import advice
 from ozymandias.core.decision import Explained, Verdict, explain, find
 from ozymandias.core.explain import why
@@ -16,6 +17,7 @@ from ozymandias.model.units import format_duration
 from ozymandias.problems import RESOURCE_NOT_FOUND, Problem, ProblemError
 from ozymandias.store.decisions import readable
 from ozymandias.store.replay import export, export_decision
+from ozymandias.store.tokens import Right
 
 CLOCKS_DIFFER_SECONDS = 1.0  # from one host to the next
 
@@ -24,16 +26,16 @@ class Explaining:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def job(self, key: JobKey) -> Document:
+    def job(self, key: JobKey, right: Right = Right.ADMIN) -> Document:
         """Of a job that is there."""
         snapshot = self._access.mirror.snapshot()
-        advised = advice(snapshot, key)
+        suggestions = [advised(right, suggestion) for suggestion in advice(snapshot, key)]
         return {
-            "lines": list(why(snapshot, key, advised)),
-            "suggestions": [suggestion.document() for suggestion in advised],
+            "lines": list(why(snapshot, key, suggestions)),
+            "suggestions": [suggestion.document() for suggestion in suggestions],
         }
 
-    def why_not(self, key: JobKey, name: NodeName) -> Document:
+    def why_not(self, key: JobKey, name: NodeName, right: Right = Right.ADMIN) -> Document:
         snapshot = self._access.mirror.snapshot()
         there = found(snapshot, name)
         if isinstance(there, Problem):
@@ -45,7 +47,7 @@ class Explaining:
             "node": name,
             "lines": list(answer.lines),
             "nodes": [verdict_row(verdict) for verdict in answer.verdicts],
-            "suggestions": [suggestion.document() for suggestion in answer.suggestions],
+            "suggestions": [advised(right, one).document() for one in answer.suggestions],
         }
 
     def decision_of(self, assigned: Assigned) -> tuple[Document | None, list[str]]:

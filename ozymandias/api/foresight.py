@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from ozymandias.api import documents
 from ozymandias.api.access import Access, Document
+from ozymandias.api.rights import told
 from ozymandias.core.drift import drifting
 from ozymandias.core.nodes import found
 from ozymandias.core.outlook import Change, Fate, Future, fates, suggested, waiting_after
@@ -23,6 +24,7 @@ from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem, ProblemError
+from ozymandias.store.tokens import Right
 
 # Losses of one node are judged unasked while nodes x (node, job) pairs is below this: it takes some
 # 10 microseconds each, a part of a second in all.
@@ -40,14 +42,17 @@ class Foresight:
 
     # What if ------------------------------------------------------------------------------------
 
-    async def what_if(self, text: str) -> Document:
-        """Each step on top of the one before, played until the cluster rests."""
+    async def what_if(self, text: str, right: Right = Right.ADMIN) -> Document:
+        """Each step on top of the one before, played until the cluster rests.
+
+        ``right`` is of who asks: advice to a step that would be refused fits it.
+        """
         steps = parse_steps(text)
         if isinstance(steps, Problem):
             raise ProblemError(steps)
         future = await self._at_rest(self._future())
         base, first = future.now, [change_row(change) for change in future.changes]
-        rows = [await self._play(future, step) for step in steps]
+        rows = [await self._play(future, step, right) for step in steps]
         return {"first": first, "steps": rows, **outcome(base, future), **await self._later(future)}
 
     def _future(self, *, with_moves: bool = True) -> Future:
@@ -70,7 +75,7 @@ class Foresight:
             else [],
         }
 
-    async def _play(self, future: Future, step: Step) -> Document:
+    async def _play(self, future: Future, step: Step, right: Right = Right.ADMIN) -> Document:
         before, noted = future.now, len(future.changes)
         problem = future.suppose(step)
         if problem is not None and problem.kind.slug == "invalid-what-if":
@@ -79,7 +84,7 @@ class Foresight:
         hurt = [fate for fate in fates(before, future.now) if fate.is_worse]
         return {
             "step": step.text,
-            "problem": problem.document() if problem else None,
+            "problem": told(right, problem).document() if problem else None,
             "changes": [change_row(change) for change in future.changes[noted:]],
             "hurt": [fate_row(fate) for fate in hurt],
         }

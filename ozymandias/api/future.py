@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from ozymandias.api import explained_models, models
-from ozymandias.api.request import decoded, operations
+from ozymandias.api.request import ASKED, decoded, operations
 from ozymandias.api.routes import Body, Route
 from ozymandias.problems import INVALID_WHAT_IF, TOO_LARGE
 
@@ -14,7 +14,8 @@ async def status(request: web.Request) -> web.StreamResponse:
 
 async def what_if(request: web.Request) -> web.StreamResponse:
     body = await decoded(request, models.WhatIfRequest)
-    return web.json_response(await operations(request).foresight.what_if(body.steps))
+    foresight = operations(request).foresight
+    return web.json_response(await foresight.what_if(body.steps, request[ASKED].right))
 
 
 ROUTES = (

@@ -193,6 +193,6 @@ async def permitted(request: web.Request, handler: Handler) -> web.StreamRespons
     route = route_of(request)
     if route is not None and route.change:
         rights.check(request[CALLER].right, route.change)
-        if request[QUERY].get("override_freeze"):
+        if request[QUERY].get("override_freeze") is not None:  # empty it is no reason, but meant
             rights.check_override(request[CALLER].right)
     return await handler(request)

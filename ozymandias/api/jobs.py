@@ -128,7 +128,7 @@ async def versions(request: web.Request) -> web.StreamResponse:
 
 
 async def why(request: web.Request) -> web.StreamResponse:
-    return web.json_response(operations(request).why(key_of(request)))
+    return web.json_response(operations(request).why(key_of(request), request[ASKED].right))
 
 
 async def logs(request: web.Request) -> web.StreamResponse:

@@ -358,9 +358,12 @@ class EndedRun(Struct):
 
 
 class Info(Struct):
+    """Which daemon answers, and the right of the token that it was asked with."""
+
     cluster: str
     node: str
     version: str
+    right: Literal["admin", "deploy"]
 
 
 class Pulse(Struct):

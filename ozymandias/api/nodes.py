@@ -4,7 +4,7 @@ from aiohttp import web
 
 from ozymandias.api import models
 from ozymandias.api.instances import PAGED
-from ozymandias.api.request import asked, decoded, operations, query, text
+from ozymandias.api.request import ASKED, asked, decoded, operations, query, text
 from ozymandias.api.routes import Body, Route
 from ozymandias.api.upkeep import REASON_CHARACTERS_MAX
 from ozymandias.model.node import NodeName
@@ -73,7 +73,8 @@ async def shedding(request: web.Request) -> web.StreamResponse:
 
 
 async def info(request: web.Request) -> web.StreamResponse:
-    return web.json_response(operations(request).info())
+    right = request[ASKED].right.value
+    return web.json_response({**operations(request).info(), "right": right})
 
 
 # Routes -----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ozymandias.api.foresight import Foresight
 from ozymandias.api.inside import Inside, LogsRequest
 from ozymandias.api.moving import Moving
 from ozymandias.api.pages import page, page_back
-from ozymandias.api.rights import refusal
+from ozymandias.api.rights import refusal, told
 from ozymandias.api.settling import ClusterSettings
 from ozymandias.api.upkeep import NodeUpkeep
 from ozymandias.core.apply import apply
@@ -121,6 +121,8 @@ class Operations:
         decision = self._submit_decision(job, "00000000")(snapshot)
         if isinstance(decision, Plan):
             decision = await self._access.committer.rehearse(snapshot, decision) or decision
+        if isinstance(decision, Problem):
+            decision = told(right, decision)
         plan = decision if isinstance(decision, Plan) else None
         version = record.head.version if record else 0
         if plan and plan.job and plan.job.head:
@@ -336,18 +338,18 @@ class Operations:
         current = record.head.version if record else None
         return {"items": [documents.version_row(version, current) for version in found]}
 
-    def why(self, key: JobKey) -> Document:
+    def why(self, key: JobKey, right: Right = Right.ADMIN) -> Document:
         self._record(key)
         snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
         held = documents.frozen_words(snapshot, snapshot.jobs[key], now)
         lines = [f"The change waits: it is {held}."] if held else []
         lines += documents.pool_lines(snapshot, snapshot.jobs[key], now)
-        found = self.explaining.job(key)
+        found = self.explaining.job(key, right)
         return {**found, "lines": [*found["lines"], *lines]}
 
-    def why_not(self, key: JobKey, node: NodeName) -> Document:
+    def why_not(self, key: JobKey, node: NodeName, right: Right = Right.ADMIN) -> Document:
         self._record(key)
-        return self.explaining.why_not(key, node)
+        return self.explaining.why_not(key, node, right)
 
     def instances(
         self, *, namespace: str = "", job: str = "", limit: int | None = None, cursor: str = ""

@@ -5,17 +5,22 @@ route makes and for a freeze that is not waited for. Whether a job is protected 
 decision alone, each time it is made: `Asked.guard` of `api/changes.py` asks there, `plan` asks the
 same, and so does a command in an instance. What a peer passes on has the right of who asked the
 peer: the peer says it in `RIGHT`, which is believed of peers and of nobody else.
+
+What would help is told in words that fit the right (`advised`): nobody is told to do what would be
+refused.
 """
 
 from collections.abc import Mapping
 
 from ozymandias.model.job import Job, JobKey, JobRecord
-from ozymandias.problems import FORBIDDEN, Problem, ProblemError
+from ozymandias.model.record import replace
+from ozymandias.problems import FORBIDDEN, Problem, ProblemError, Suggestion, resuggested
 from ozymandias.store.tokens import Right
 
 RIGHT = "Ozymandias-Right"  # set by a peer that passes a request on: the right of who asked it
 PROTECTED = "job.protected"
 OVERRIDE = "freeze.override"
+BY_OTHERS = "have an administrator "  # begins what a token may not do by itself
 
 # What is asked for, as the audit calls it. What is not here is for administrators.
 NEEDS: Mapping[str, Right] = {
@@ -35,6 +40,16 @@ NEEDS: Mapping[str, Right] = {
     "freeze.set": Right.ADMIN,
     "freeze.remove": Right.ADMIN,
     "rebalance": Right.ADMIN,
+}
+
+# The changes of suggestions that are not the job file's, and what they are in the table above. To
+# start or add a host is no change of the API: it is for those who have the hosts.
+OF_OPERATORS: Mapping[str, str] = {
+    "uncordon": "node.uncordon",
+    "undrain": "node.undrain",
+    "label": "node.label",
+    "start": "",
+    "nodes": "",
 }
 
 
@@ -80,6 +95,22 @@ def refusal(
     if not detail:
         return None
     return _refused(right, PROTECTED, detail, hint, job=key.name, namespace=key.namespace)
+
+
+def advised(right: Right, suggestion: Suggestion) -> Suggestion:
+    """In words for who may follow it, or may only have it followed.
+
+    What was passed on has been worded by the peer that answered, and stays as it is.
+    """
+    asked = [OF_OPERATORS[name] for name in suggestion.change if name in OF_OPERATORS]
+    if all(may(right, what) for what in asked) or suggestion.text.startswith(BY_OTHERS):
+        return suggestion
+    return replace(suggestion, text=BY_OTHERS + suggestion.text)
+
+
+def told(right: Right, problem: Problem) -> Problem:
+    """The problem with advice that its reader may follow."""
+    return resuggested(problem, lambda suggestion: advised(right, suggestion))
 
 
 def _refused(right: Right, what: str, detail: str, hint: str = "", **fields: str) -> Problem:

@@ -5,6 +5,7 @@ import time
 import click
 
 from ozymandias.cli.client import Client, Document, connect
+from ozymandias.cli.frozen import way_on
 from ozymandias.cli.options import (
     context_option,
     output_option,
@@ -68,8 +69,6 @@ def _draw_drift(found: Document) -> None:
 def _draw_notes(found: Document) -> None:
     if found["frozen"]:
         print(paint(f"No move begins: {clean(found['frozen'])}.", YELLOW))
-        if found.get("moves_left"):
-            print("They begin then. To have them now: --override-freeze REASON.")
     elif found["rebalance"] == "off":
         print(paint("Nothing is moved by itself: the setting `rebalance` is off.", DIM))
     if found.get("suggestion"):
@@ -120,17 +119,23 @@ def rebalance(
     if override_freeze and (dry_run or stop):
         raise click.UsageError("--override-freeze is for moves: without --dry-run and --stop.")
     client = connect()
+
+    def draw(found: Document) -> None:
+        _draw_forecast(found)
+        if found["moves"] and found["frozen"] and found["moves_left"]:
+            print(way_on(client, "rebalance", "them"))
+
     if dry_run:
-        show(client.get("rebalance", max_moves=max_moves), _draw_forecast)
+        show(client.get("rebalance", max_moves=max_moves), draw)
         return 0
     body = {"max_moves": 0 if stop else max_moves}
     found = client.post("rebalance", body=body, override_freeze=override_freeze)
     is_table = settings().output == "table"
     if stop or not found["changed"] or detach or found["frozen"]:
-        show(found, _draw_stopped if stop else _draw_forecast)
+        show(found, _draw_stopped if stop else draw)
         return 0
     if is_table:
-        _draw_forecast(found)
+        draw(found)
     return _wait(client, found, timeout, is_table)
 
 

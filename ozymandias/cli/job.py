@@ -8,6 +8,7 @@ from ozymandias.cli.client import Client, Document, connect
 from ozymandias.cli.complete import complete_job
 from ozymandias.cli.display import done
 from ozymandias.cli.foresee import WORK_SECONDS, draw_outcome, draw_survival
+from ozymandias.cli.frozen import way_on
 from ozymandias.cli.jobfile import read_file, with_source
 from ozymandias.cli.options import (
     cluster_options,
@@ -111,8 +112,9 @@ def plan(file: str, lose_node: str, lose_any: int | None) -> int:
       ozy plan web.yaml -o json | jq .place
     """
     data, shown = read_file(file)
+    client = connect()
     try:
-        found = connect().post(
+        found = client.post(
             "plan",
             body=data,
             timeout=WORK_SECONDS,
@@ -122,7 +124,7 @@ def plan(file: str, lose_node: str, lose_any: int | None) -> int:
         )
     except ProblemError as error:
         raise with_source(error, data) from None
-    show(found, _draw_plan)
+    show(found, lambda found: _draw_plan(client, found))
     return _exit_code(found["problem"])
 
 
@@ -133,7 +135,7 @@ def _exit_code(problem: Any) -> int:
     return next((kind.exit_code for kind in CATALOGUE if kind.slug == slug), 1)
 
 
-def _draw_plan(found: Document) -> None:
+def _draw_plan(client: Client, found: Document) -> None:
     disk = f" and {format_size(found['disk_bytes'])} of disk" if found["disk_bytes"] else ""
     # A daemon of an earlier version does not tell of cores.
     cores = f" and {format_cores(found['cpu_millis'])}" if found.get("cpu_millis") else ""
@@ -152,6 +154,9 @@ def _draw_plan(found: Document) -> None:
         _draw_misfit(found["problem"])
         return
     _draw_steps(found)
+    if found.get("frozen"):  # a daemon of an earlier version does not tell
+        print(paint(f"But nothing is replaced now: {clean(found['frozen'])}.", YELLOW))
+        print(way_on(client, "submit"))
     if found.get("lose_node"):
         print()
         draw_outcome(found["lose_node"])
@@ -175,9 +180,6 @@ def _draw_steps(found: Document) -> None:
     else:
         said = ", ".join(f"{count} to {verb}" for verb, count in counts.items())
         print(f"It fits: {said}.")
-    if found.get("frozen"):  # a daemon of an earlier version does not tell
-        print(paint(f"But nothing is replaced now: {clean(found['frozen'])}.", YELLOW))
-        print("To have it at once: `ozy submit` with --override-freeze REASON.")
 
 
 def _draw_misfit(problem: Document) -> None:
@@ -234,7 +236,7 @@ def restart(
     path = ("jobs", *job_and_namespace(job), "restart")
     change = client.post(*path, once=True, version=if_version, override_freeze=override_freeze)
     _tell(f"{job_name(change)}: all instances are being replaced.")
-    _finish(client, change, detach, timeout)
+    _finish(client, change, detach, timeout, "restart")
 
 
 @click.command()
@@ -267,8 +269,14 @@ def stop(job: str, if_version: int | None, detach: bool, timeout: float) -> None
         done(f"{job_name(change)} is gone.")
 
 
-def _finish(client: Client, change: Document, detach: bool, timeout: float) -> None:
-    """Wait for a change's effect and show the job's status as it is then."""
+def _finish(
+    client: Client, change: Document, detach: bool, timeout: float, command: str = "submit"
+) -> None:
+    """Wait for a change's effect and show the job's status as it is then.
+
+    ``command`` is the one that lets the change pass in a freeze: there is none for a scale, but
+    what waits then was submitted before.
+    """
     namespace, name = change["namespace"], change["job"]
     quiet = settings().output != "table"
     if detach:
@@ -279,7 +287,7 @@ def _finish(client: Client, change: Document, detach: bool, timeout: float) -> N
         if quiet:
             print_document(status, settings().output)
         elif status["frozen"]:
-            _tell_frozen(change, status)
+            _tell_frozen(client, change, status, command)
         else:
             print(f"Not waiting; `ozy status {job_name(change)}` shows how it goes.")
         return
@@ -289,7 +297,7 @@ def _finish(client: Client, change: Document, detach: bool, timeout: float) -> N
         print_document(status, settings().output)
         return
     if status["frozen"]:
-        _tell_frozen(change, status)
+        _tell_frozen(client, change, status, command)
         return
     took = format_duration(watch.elapsed_seconds)
     done(
@@ -300,9 +308,9 @@ def _finish(client: Client, change: Document, detach: bool, timeout: float) -> N
         print(f"  {url}")
 
 
-def _tell_frozen(change: Document, status: Document) -> None:
+def _tell_frozen(client: Client, change: Document, status: Document, command: str) -> None:
     print(f"{job_name(change)} is {clean(status['frozen'])}: its instances are replaced then.")
-    print("To have it now: --override-freeze REASON.")
+    print(way_on(client, command))
 
 
 def urls(ingress: str, hosts: list[str]) -> list[str]:

@@ -457,9 +457,12 @@ def _host_taken(snapshot: Snapshot, key: JobKey, claims: frozenset[str]) -> Prob
     for claim in sorted(claims):
         owner = snapshot.claims.get(claim, key)
         if owner != key:
+            record = snapshot.jobs.get(owner)
+            is_protected = record and record.current and record.current.job.is_protected
+            whose = " (which is protected: administrators may)" if is_protected else ""
             return problems.HOST_TAKEN(
                 f"{claim} belongs to job {owner}.",
-                hint=f"Give {key} another host or path under `ingress:`, or stop {owner}.",
+                hint=f"Give {key} another host or path under `ingress:`, or stop {owner}{whose}.",
                 job=key.name,
                 namespace=key.namespace,
                 claim=claim,

@@ -10,6 +10,7 @@ from ozymandias.model.job import JobKey, JobName, Namespace
 from ozymandias.model.node import NodeName
 from ozymandias.problems import ProblemError
 from ozymandias.sim.world import World
+from ozymandias.store.tokens import Right
 from tests.simulation.test_stories import healthy, tell
 
 N1, N2, N3 = (NodeName(f"n{number}") for number in (1, 2, 3))
@@ -52,8 +53,14 @@ def test_the_important_is_submitted_to_a_full_cluster() -> None:
         await world.until(lambda: len(live(world, "low")) == 2, 5, "one is displaced")
         await healthy(world, 3)
         assert len(live(world, "shop")) == 1
-        lines = api.why(JobKey(Namespace("default"), JobName("low")))["lines"]
-        assert any(words in line for line in lines)
+        low = JobKey(Namespace("default"), JobName("low"))
+        for right, advice in (
+            (Right.ADMIN, "add 1"),
+            (Right.DEPLOY, "have an administrator add 1"),
+        ):
+            lines = api.why(low, right)["lines"]
+            assert any(words in line for line in lines)
+            assert any(f" would have a place if you {advice}" in line for line in lines)
         await api.stop(JobKey(Namespace("default"), JobName("shop")))
         await world.until(lambda: len(live(world, "low")) == 3, 30, "it comes back")
         assert any(words in reason for reason in reasons(world, "instance.stopping"))

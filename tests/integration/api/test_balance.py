@@ -78,7 +78,7 @@ def test_no_move_begins_in_a_freeze(own_cluster: Cluster) -> None:
     assert frozen.code == 0, frozen.err
     asked = own_cluster.ozy("rebalance", "--timeout", "50")
     assert asked.code == 0 and "No move begins: frozen by now" in asked.out
-    assert "To have them now: --override-freeze REASON." in asked.out
+    assert "To have them at once: `ozy rebalance` with --override-freeze REASON." in asked.out
     assert healthy(own_cluster, "web") == ["n1", "n1"]
     assert "no more moves begin" in own_cluster.ozy("rebalance", "--stop").out
     assert own_cluster.ozy("rebalance", "--stop").out == "No rebalance is under way.\n"

@@ -279,6 +279,83 @@ def test_a_right_that_is_changed_holds_at_once(cluster: Cluster) -> None:
             assert cluster.request("POST", path, b"", node=node, token=DEPLOY).status == status
 
 
+@pytest.mark.parametrize("node", NODES)
+def test_everybody_learns_the_right_of_ones_token(cluster: Cluster, node: str) -> None:
+    """From the daemon that is asked."""
+    for token, right in ((TOKEN, "admin"), (DEPLOY, "deploy")):
+        found = cluster.request("GET", "/v1/info", node=node, token=token).document
+        assert (found["node"], found["right"]) == (node, right)
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_advice_is_what_the_token_may_do(cluster: Cluster, node: str) -> None:
+    """Nodes are opened and labelled by administrators: so it is said to who deploys."""
+    placed = {"require": ["role == mine"]}
+    given = job_file("picky", placement=placed)
+    for token, start in ((TOKEN, "label "), (DEPLOY, "have an administrator label ")):
+        refused = cluster.request("POST", "/v1/jobs", given, node=node, token=token).document
+        plan = cluster.request("POST", "/v1/plan", given, node=node, token=token).document
+        for problem_ in (refused, plan["problem"]):
+            (text,) = [s["text"] for s in problem_["suggestions"] if "label" in s["change"]]
+            assert text.startswith(start) and text in problem_["hint"]
+    steps = {"steps": "scale guarded 9"}
+    for token, is_own in ((TOKEN, True), (DEPLOY, False)):
+        answer = cluster.request("POST", "/v1/what-if", steps, node=node, token=token).document
+        texts = [s["text"] for s in answer["steps"][0]["problem"]["suggestions"]]
+        (more,) = [text for text in texts if "add " in text]
+        assert more.startswith("add ") is is_own, texts
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_why_not_advises_what_the_token_may_do(cluster: Cluster, node: str) -> None:
+    """A node is opened by administrators."""
+    assert cluster.request("POST", "/v1/nodes/n2/cordon", b"").status == 200
+    try:
+        for token, words in (
+            (TOKEN, "uncordon n2"),
+            (DEPLOY, "have an administrator uncordon n2"),
+        ):
+            path = "/v1/jobs/default/plain/why-not/n2"
+            assert cluster.request("POST", "/v1/jobs", job_file("plain")).status in (200, 201)
+            found = cluster.request("GET", path, node=node, token=token).document
+            assert words in [s["text"] for s in found["suggestions"]]
+    finally:
+        assert cluster.request("POST", "/v1/nodes/n2/uncordon", b"").status == 200
+
+
+def test_a_freeze_leaves_to_each_what_the_token_may_do(cluster: Cluster) -> None:
+    """Plan, submit and restart name the option to administrators alone as theirs."""
+    contexts = json.loads(cluster.context_file.read_text())
+    contexts["contexts"]["ci"] = contexts["contexts"]["local"] | {"token": DEPLOY}
+    cluster.context_file.write_text(json.dumps(contexts))
+    assert cluster.request("POST", "/v1/jobs", job_file("cold")).status == 201
+    healthy(cluster, "cold", 1)
+    assert cluster.ozy("freeze", "now", "--for", "2h", "--reason", "a demo").code == 0
+    try:
+        file = cluster.folder / "cold.yaml"
+        file.write_bytes(job_file("cold", priority=7))
+        for arguments in (("plan", str(file)), ("submit", str(file)), ("restart", "cold")):
+            command = arguments[0].replace("plan", "submit")
+            option = f"`ozy {command}` with --override-freeze REASON."
+            mine = cluster.ozy(*arguments).out
+            theirs = cluster.ozy(*arguments, "--context", "ci").out
+            assert f"To have it at once: {option}" in mine, mine
+            for words in ("frozen by now until ", "(a demo)", "It goes on when that ends;"):
+                assert words in theirs, theirs
+            assert f"an administrator may have it at once: {option}" in theirs
+            assert "To have it" not in theirs
+    finally:
+        assert cluster.ozy("freeze", "remove", "now", "--reason", "over").code == 0
+
+
+def test_an_override_without_a_reason_is_refused_to_who_may_not(cluster: Cluster) -> None:
+    """It is not told to say why: whatever it said would be refused."""
+    path = "/v1/jobs?override_freeze="
+    assert cluster.request("POST", path, job_file("why")).status == 400
+    answer = cluster.request("POST", path, job_file("why"), token=DEPLOY)
+    assert problem(answer, 403, "forbidden")["operation"] == "freeze.override"
+
+
 @pytest.mark.parametrize("command", ["plan", "submit"])
 def test_ozy_tells_people_and_scripts(cluster: Cluster, command: str) -> None:
     """What may not be done, what it takes, and exit code 1."""

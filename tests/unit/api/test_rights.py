@@ -3,14 +3,27 @@
 import pytest
 
 from ozymandias.api.changes import Asked, Condition, mark
-from ozymandias.api.rights import NEEDS, OVERRIDE, PROTECTED, check, may, needed, refusal
+from ozymandias.api.rights import (
+    NEEDS,
+    OF_OPERATORS,
+    OVERRIDE,
+    PROTECTED,
+    advised,
+    check,
+    may,
+    needed,
+    refusal,
+    told,
+)
 from ozymandias.api.table import ROUTES
+from ozymandias.core.nodes import plan_cordon
 from ozymandias.core.schedule import plan_stop
 from ozymandias.model.job import JobHead, JobRecord, JobVersion
+from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
-from ozymandias.problems import FORBIDDEN, ProblemError
+from ozymandias.problems import FORBIDDEN, ProblemError, Suggestion
 from ozymandias.store.tokens import Right
-from tests.unit.core.builders import cluster, job, key, refused, submitted
+from tests.unit.core.builders import after, cluster, job, key, refused, submit, submitted
 
 CHANGES = {route.change for route in ROUTES if route.change}
 DEPLOY = {"job.submit", "job.scale", "job.restart", "job.stop", "instance.exec"}
@@ -96,3 +109,52 @@ def test_who_may_not_is_told_so_before_anything_else() -> None:
     assert (
         refused(asked.guard(key("db"), lambda s: plan_stop(s, key("db")))(safe)).kind is FORBIDDEN
     )
+
+
+def test_what_speaks_of_nodes_is_for_administrators() -> None:
+    """Each of these changes is one of the table, or is made on the hosts."""
+    assert set(filter(None, OF_OPERATORS.values())) <= set(NEEDS)
+    assert not any(may(Right.DEPLOY, what) for what in OF_OPERATORS.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "is_own"),
+    [
+        ({"numInstances": 2}, True),
+        ({"containers.app.memory": "1G"}, True),
+        ({"placement.max_per_node": 2}, True),
+        ({"uncordon": "n2"}, False),
+        ({"undrain": "n2"}, False),
+        ({"label": {"node": "n2", "labels": {"a": "b"}}}, False),
+        ({"start": ["n2"]}, False),
+        ({"nodes": 1, "memory_bytes": 5, "labels": {}}, False),
+    ],
+)
+def test_advice_fits_who_is_advised(change: dict[str, object], is_own: bool) -> None:
+    """Who deploys is told what to have done by others; who administers, what to do."""
+    given = Suggestion(text="do this", change=change)
+    assert advised(Right.ADMIN, given) == given
+    assert advised(Right.DEPLOY, given).change == change
+    words = "do this" if is_own else "have an administrator do this"
+    assert advised(Right.DEPLOY, given).text == words
+    assert advised(Right.DEPLOY, advised(Right.DEPLOY, given)).text == words
+
+
+def test_a_job_that_does_not_fit_comes_with_advice_for_its_reader() -> None:
+    """In its list and in its hint; all else is the same."""
+    snapshot = cluster(n1="4G", n2="4G")
+    snapshot = after(snapshot, plan_cordon(snapshot, NodeName("n2")))
+    problem = refused(submit(snapshot, job("web", 6)))
+    assert told(Right.ADMIN, problem) == problem
+    found = told(Right.DEPLOY, problem)
+    texts = [suggestion["text"] for suggestion in found.fields["suggestions"]]
+    assert "run 4 instances instead of 6" in texts
+    assert "have an administrator uncordon n2" in texts and "uncordon n2" not in texts
+    assert found.hint == "; or ".join(texts)
+    assert {**found.fields, "suggestions": 0} == {**problem.fields, "suggestions": 0}
+
+
+def test_other_problems_are_told_as_they_are() -> None:
+    """Without suggestions there is nothing to fit."""
+    problem = FORBIDDEN("No.", hint="uncordon n2")
+    assert told(Right.DEPLOY, problem) is problem

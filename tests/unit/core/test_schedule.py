@@ -127,7 +127,15 @@ def test_ingress_host_of_another_job_is_refused() -> None:
     problem = refused(submit(snapshot, exposed("web")))
     assert problem.kind is problems.HOST_TAKEN
     assert problem.fields["owner"] == "shop" and "shop.example/" in problem.detail
+    assert problem.hint.endswith("or stop shop.")
     assert submitted(snapshot, exposed("web", path="/web")).claims["shop.example/web"] == WEB
+
+
+def test_the_owner_of_a_host_that_is_protected_is_said_to_be() -> None:
+    """Not everybody may stop it, so nobody is told to without that."""
+    snapshot = submitted(THREE, replace(exposed("shop"), is_protected=True))
+    problem = refused(submit(snapshot, exposed("web")))
+    assert problem.hint.endswith("or stop shop (which is protected: administrators may).")
 
 
 def test_claims_follow_the_job() -> None:
