@@ -87,12 +87,16 @@ class Loss(Struct):
 
 
 class Survival(Struct):
-    """Of `ways` to lose so many nodes `played` were; null if that was not worked out."""
+    """Of `ways` to lose so many nodes `played` were; null if that was not worked out.
+
+    `with_moves` is false where looking for moves would have taken too long.
+    """
 
     survives: bool | None
     text: str
     ways: Count
     played: Count
+    with_moves: bool
     worst: Loss | None
 
 

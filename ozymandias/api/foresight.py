@@ -14,9 +14,10 @@ from ozymandias.api import documents
 from ozymandias.api.access import Access, Document
 from ozymandias.api.rights import told
 from ozymandias.core.drift import drifting
+from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.nodes import found
 from ozymandias.core.outlook import Change, Fate, Future, fates, suggested, waiting_after
-from ozymandias.core.survival import Judging, Loss, Survival, survival_words
+from ozymandias.core.survival import Judging, Loss, Survival, survival_words, work_of
 from ozymandias.core.whatif import Step, Verb, parse_steps
 from ozymandias.model.instance import InstanceState
 from ozymandias.model.job import JobKey
@@ -31,6 +32,10 @@ from ozymandias.store.tokens import Right
 WORK_MAX = 50_000
 # A look for moves takes some 100 nanoseconds each, and there may be hundreds of them.
 LEISURE_WORK_MAX = 200_000
+# What all looks for moves of one judgement may come to, unasked and asked: where many would be made
+# each takes up to 4 microseconds, and so the part of a second, or some seconds.
+MOVES_WORK_MAX = 200_000
+MOVES_WORK_ASKED_MAX = 2_000_000
 TOO_MUCH = "not worked out: the cluster is large (`ozy what-if` and `--lose-any` do it on demand)"
 
 
@@ -55,11 +60,10 @@ class Foresight:
         rows = [await self._play(future, step, right) for step in steps]
         return {"first": first, "steps": rows, **outcome(base, future), **await self._later(future)}
 
-    def _future(self, *, with_moves: bool = True) -> Future:
+    def _future(self) -> Future:
         snapshot = self._snapshot()
-        is_small = len(snapshot.nodes) * len(snapshot.assignments) <= LEISURE_WORK_MAX
-        wall = self._access.clock.wall()
-        return Future(snapshot, wall, at_leisure=with_moves and is_small)
+        is_small = work_of(snapshot) <= LEISURE_WORK_MAX
+        return Future(snapshot, self._access.clock.wall(), at_leisure=is_small)
 
     async def _later(self, future: Future) -> Document:
         """What waits for a freeze to end, and what nobody does unasked."""
@@ -95,12 +99,13 @@ class Foresight:
             there = found(self._snapshot(), NodeName(lose_node))
             if isinstance(there, Problem):
                 raise ProblemError(there)
-        future = self._future(with_moves=not lose_any)
+        future = self._future()
         future.carry_out(plan)
+        if lose_any:
+            judged = await self._judge(future, lose_any, MOVES_WORK_ASKED_MAX)
+            return survival_document(judged)
         placed = len(future.changes)  # the plan itself is shown as such
         await self._at_rest(future)
-        if lose_any:
-            return survival_document(await self._judge(future, lose_any))
         lost = future.copy()
         text = f"lose {lose_node}"
         step = Step(verb=Verb.LOSE, text=text, nodes=(NodeName(lose_node),))
@@ -113,8 +118,8 @@ class Foresight:
             **await self._later(lost),
         }
 
-    async def _judge(self, base: Future, count: int) -> Survival:
-        judging = Judging(base, count)
+    async def _judge(self, start: Future, count: int, moves_work_max: int) -> Survival:
+        judging = Judging(start, count, moves_work_max=moves_work_max)
         for _ in judging.steps():
             await asyncio.sleep(0)
         return judging.answer()
@@ -153,30 +158,41 @@ class Foresight:
         survival = await self._survives()
         if survival is None:
             text = f"survives the loss of any one node: {TOO_MUCH}"
-            return {"survives": None, "text": text, "ways": 0, "played": 0, "worst": None}
+            empty = {"ways": 0, "played": 0, "with_moves": False, "worst": None}
+            return {"survives": None, "text": text, **empty}
         return survival_document(survival)
 
     async def _survives(self) -> Survival | None:
         async with self._judging:
             snapshot = self._snapshot()
-            if len(snapshot.nodes) * len(snapshot.assignments) > WORK_MAX:
+            if work_of(snapshot) > WORK_MAX:
                 return None
-            key = _what_it_hangs_on(snapshot)
+            key = _what_it_hangs_on(snapshot, self._access.clock.wall())
             if self._judged is None or self._judged[0] != key:
-                base = await self._at_rest(Future(snapshot, self._access.clock.wall()))
-                self._judged = (key, await self._judge(base, 1))
+                self._judged = (key, await self._judge(self._future(), 1, MOVES_WORK_MAX))
             return self._judged[1]
 
     def _snapshot(self) -> Snapshot:
         return self._access.mirror.snapshot()
 
 
-def _what_it_hangs_on(snapshot: Snapshot) -> tuple[object, ...]:
+def _what_it_hangs_on(snapshot: Snapshot, wall: float) -> tuple[object, ...]:
     """Kept as it is, not hashed: comparing what is mostly the same objects is quick."""
     nodes = {
         n: (node.is_alive, node.is_schedulable, node.ledger) for n, node in snapshot.nodes.items()
     }
-    return nodes, snapshot.jobs, snapshot.assignments, snapshot.settings
+    frozen = cluster_frozen(snapshot.settings, wall)
+    parts = (snapshot.jobs, snapshot.assignments, snapshot.settings)
+    return nodes, *parts, frozen, _completed(snapshot)
+
+
+def _completed(snapshot: Snapshot) -> frozenset[tuple[NodeName, JobKey]]:
+    """Where something has ended well: of all that statuses tell, it is what keeps from moving."""
+    return frozenset(
+        pair
+        for pair, status in snapshot.statuses.items()
+        if any(one.state is InstanceState.COMPLETED for one in status.instances.values())
+    )
 
 
 def _sum(rows: Sequence[Document], what: str) -> Document:
@@ -236,6 +252,7 @@ def survival_document(survival: Survival) -> Document:
         "text": survival_words(survival),
         "ways": survival.ways,
         "played": survival.played,
+        "with_moves": not survival.without_moves,
         "worst": _loss_row(survival.worst) if survival.worst else None,
     }
 

@@ -17,8 +17,8 @@ When nothing is left to do, time goes by: first the minute after which new nodes
 count as settled and the displaced may be displaced again, then up to the next deadline of a drain.
 It does not go by to the end of a freeze; what waits for that is another future (`Future.thawed`).
 
-Moves for a better layout are looked for only `at_leisure`: that takes longer than all the rest, and
-who only asks whether everything has a place does not need them.
+Moves for a better layout are looked for only `at_leisure`: that takes longer than all the rest. Who
+leaves them out learns what is so until the first of them; they too decide who finds a place.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -133,10 +133,15 @@ class Future:
         """Whether moves for a better layout are part of it."""
         return self._at_leisure
 
-    def copy(self) -> "Future":
-        """Another one that goes its own way from here, with nothing noted yet."""
+    def copy(self, *, at_leisure: bool | None = None) -> "Future":
+        """Another one that goes its own way from here, with nothing noted yet.
+
+        ``at_leisure`` as this one if not said. It may be left out, but is not taken up again.
+        """
+        assert not at_leisure or self._at_leisure, "what is new since then was not noted"
         twin = copy(self)
         twin.changes, twin._played, twin.is_at_rest = [], 0, False
+        twin._at_leisure = self._at_leisure if at_leisure is None else at_leisure
         return twin
 
     @property

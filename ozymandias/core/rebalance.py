@@ -72,14 +72,12 @@ def plan_rebalance(
     asked = settings.rebalancing
     if is_frozen and not (asked and asked.override_freeze):
         return None
-    if settings.rebalance is RebalanceMode.OFF and not asked:
+    if not may_move(snapshot):
         return None
     moving = moving_jobs(snapshot)
     if len(moving) >= AT_ONCE_MAX:
         return None
     only_healing = settings.rebalance is RebalanceMode.SUGGEST and not asked
-    if only_healing and not particular_jobs(snapshot):
-        return None
     search = Search(
         snapshot,
         now=now,
@@ -93,6 +91,14 @@ def plan_rebalance(
         done = replace(settings, rebalancing=None)
         return Plan(reason="the rebalance is over: no move is worth it", settings=done)
     return None
+
+
+def may_move(snapshot: Snapshot) -> bool:
+    """Whether anything could move by the setting or an operator's word, if it were worth it."""
+    settings = snapshot.settings
+    if settings.rebalancing or settings.rebalance is RebalanceMode.ON:
+        return True
+    return settings.rebalance is RebalanceMode.SUGGEST and bool(particular_jobs(snapshot))
 
 
 def _is_vacating(snapshot: Snapshot) -> bool:

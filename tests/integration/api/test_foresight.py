@@ -27,6 +27,7 @@ def test_status_alone_shows_the_cluster(running: Cluster) -> None:
     found = running.ozy("status", "-o", "json").document
     assert found["nodes"] == {"ready": 3} and found["instances"] == {"healthy": 6}
     assert found["survival"]["survives"] is True and found["survival"]["ways"] == 3
+    assert found["survival"]["with_moves"] is True
     assert found["pending"] == []
 
 

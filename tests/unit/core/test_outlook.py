@@ -8,9 +8,16 @@ from hypothesis import strategies as st
 
 from ozymandias.core.edits import step as step_of
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_uncordon
-from ozymandias.core.outlook import Future, fates, suggested, waiting_after
+from ozymandias.core.outlook import Fate, Future, fates, suggested, waiting_after
 from ozymandias.core.schedule import plan_pending, plan_scale, plan_stop
-from ozymandias.core.survival import judge, survival_words, ways_to_lose
+from ozymandias.core.survival import (
+    WORK_MAX,
+    Judging,
+    Loss,
+    judge,
+    survival_words,
+    ways_to_lose,
+)
 from ozymandias.core.upkeep import pending_of
 from ozymandias.core.whatif import Step, Verb, parse_steps
 from ozymandias.model.instance import InstanceState, SlotState
@@ -45,6 +52,8 @@ from tests.unit.core.builders import (
 )
 from tests.unit.core.lived import Lived
 from tests.unit.core.test_rebalance_properties import layouts
+
+SECONDS = 10_000.0  # on the wall clock
 
 
 def steps(text: str) -> tuple[Step, ...]:
@@ -202,9 +211,93 @@ def test_more_nodes_than_there_are_cant_be_lost() -> None:
     assert survival_words(judge(cluster(n1="4G"), 2)).endswith("there are not that many nodes")
 
 
-# What is foreseen is what happens --------------------------------------------------------------
+def hurt_by(start: Future, lost_node: NodeName) -> tuple[Fate, ...]:
+    """Who is worse off, as `ozy what-if` tells it of one node."""
+    base = start.copy().play()
+    future = base.copy()
+    assert future.suppose(Step(verb=Verb.LOSE, text="lose", nodes=(lost_node,))) is None
+    return tuple(fate for fate in fates(base.now, future.play().now) if fate.is_worse)
 
-SECONDS = 10_000.0  # on the wall clock
+
+def agree(snapshot: Snapshot) -> list[Loss]:
+    """Survival and what-if tell the same of every node that could be lost; those that hurt."""
+    start = Future(snapshot, SECONDS, at_leisure=True)
+    judging = Judging(start, 1, moves_work_max=WORK_MAX)
+    for _ in judging.steps():
+        pass
+    told = {loss.nodes: loss.hurt for loss in judging.found}
+    for name in (n for n, there in snapshot.nodes.items() if there.is_alive):
+        assert told.get((name,), ()) == hurt_by(start, name)
+    assert not judging.answer().without_moves
+    return judging.found
+
+
+@st.composite
+def troubled(draw: st.DrawFn) -> Snapshot:
+    """A cluster at any setting, now and then with a node that is drained, or in a freeze."""
+    snapshot, mode = draw(layouts()), draw(st.sampled_from(RebalanceMode))
+    drained = draw(st.sampled_from([None, None, *sorted(snapshot.nodes)]))
+    if drained is not None:
+        drain = Drain(since=SECONDS, deadline=draw(st.sampled_from([0.0, SECONDS + 900])))
+        snapshot = after(snapshot, plan_begin_drain(snapshot, drained, drain))
+    window = FreezeWindow(name="now", start=0, end=0, since=1.0, until=SECONDS + 3600)
+    freezes = draw(st.sampled_from([(), (), (), (window,)]))
+    chosen = replace(snapshot.settings, rebalance=mode, freezes=freezes)
+    return replace(snapshot, settings=chosen)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(troubled())
+def test_survival_is_what_a_what_if_says_of_each_loss(snapshot: Snapshot) -> None:
+    """The same jobs degrade and wait, with the same instances: moves are part of both."""
+    agree(snapshot)
+
+
+@pytest.mark.parametrize("seed", [12, 87, 163, 262])
+def test_where_moves_decide_survival_is_what_a_what_if_says(seed: int) -> None:
+    """These clusters fare another way without moves: who runs hangs on them."""
+    snapshot, _ = thrown(seed)
+    found = agree(snapshot)
+    without = judging_without_moves(snapshot)
+    assert without.answer().without_moves
+    assert without.found != found
+
+
+def judging_without_moves(snapshot: Snapshot) -> Judging:
+    judging = Judging(Future(snapshot, SECONDS, at_leisure=True), 1, moves_work_max=0)
+    for _ in judging.steps():
+        pass
+    return judging
+
+
+def test_a_place_that_a_move_makes_counts() -> None:
+    """n1 came back: when the wish is healed there is room for what n3 has; so it is said."""
+    wish = LabelRule(label="role", values=("infra",), weight=5)
+    wishing = job("wishing", 1, "1G", placement=PlacementRules(prefer=(wish,)))
+    infra = node("n1", "1G", labels={"role": "infra"})
+    snapshot = cluster(infra, node("n2", "2G"), node("n3", "2G"))
+    snapshot = settled(submitted(lost(snapshot, "n1"), wishing, job("big", 1, "2G")))
+    start = returned(snapshot, "n1")
+    home = next(a.node for a in start.instances(key("big")))
+    assert {home} | {a.node for a in start.instances(key("wishing"))} == {"n2", "n3"}
+    assert agree(start) == []
+    assert survival_words(judge(start)) == "survives the loss of any one node: yes"
+    said = survival_words(judge(start, moves_work_max=0))
+    assert said.endswith(f"no: big-0 would wait ({home} lost, moves left out)")
+
+
+def test_where_nothing_moves_nothing_is_left_out() -> None:
+    """Off, or with no wishes to heal: whatever may be spent on moves, the answer is whole."""
+    full = settled(submitted(cluster(n1="4G", n2="2G"), job("web", 4)))
+    off = replace(full, settings=replace(full.settings, rebalance=RebalanceMode.OFF))
+    for snapshot in (full, off):
+        assert not judge(snapshot, moves_work_max=0).without_moves
+        assert judge(snapshot, moves_work_max=0) == judge(snapshot)
+    on = replace(full, settings=replace(full.settings, rebalance=RebalanceMode.ON))
+    assert judge(on, moves_work_max=0).without_moves
+
+
+# What is foreseen is what happens --------------------------------------------------------------
 
 
 def carried_out(lived: Lived, step: Step) -> None:
