@@ -17,11 +17,11 @@ from bench.scaling.children import Answer, serve
 from bench.scaling.shapes import node_name
 from ozymandias.model.node import Presence, Resources
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.store.commit import Lost, send
 from ozymandias.store.etcd import EtcdStore
 from ozymandias.store.mirror import Mirror
 from ozymandias.store.own_part import OwnPart
 from ozymandias.store.registration import Offer, prepare_registration
+from ozymandias.store.sending import Lost, send
 
 TTL_SECONDS = 15
 JOINING_MAX = 16

@@ -29,10 +29,10 @@ from ozymandias.model.node import NodeName, Presence, Resources
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import KV, Compare, Lease, Listing, Op, Put
 from ozymandias.store import codec, keys
-from ozymandias.store.commit import Lost, send
 from ozymandias.store.etcd import EtcdStore, Timeouts
 from ozymandias.store.names import put_records
 from ozymandias.store.registration import Offer, prepare_registration
+from ozymandias.store.sending import Lost, send
 
 PATIENT = Timeouts(attempt=30.0, call=60.0)  # of a machine that others keep busy
 TTL_SECONDS = 3600  # longer than any part takes: ten thousand keep-alives are not what is measured

@@ -17,8 +17,7 @@ a node never leaves this process.
 A lost race is an ordinary outcome: once the mirror shows what was different, all is decided again,
 within a limit, and so is what was decided on top of it. Batches become smaller with every loss and
 larger again while all goes well: the more nodes a transaction touches, the likelier it loses to
-another peer's. An answer that never came is asked for by the same transaction again: two copies of
-one compare-and-swap can't both win.
+another peer's. An answer that never came is another matter (`store/sending.py`).
 """
 
 import asyncio
@@ -32,17 +31,13 @@ from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import (
-    KV,
     Ambiguous,
     Clock,
     Compare,
-    Get,
-    LeaseLost,
     Put,
     Store,
     StoreError,
     TooLarge,
-    TxnResult,
     Unavailable,
 )
 from ozymandias.problems import CONFLICT, PLAN_TOO_LARGE, Problem
@@ -50,19 +45,18 @@ from ozymandias.store import keys
 from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLACES_MAX, PLANS_MAX, Batch
 from ozymandias.store.chain import Chain
 from ozymandias.store.mirror import Mirror
-from ozymandias.store.transaction import Draft, Transaction, completed, drafted
+from ozymandias.store.sending import Lost, send
+from ozymandias.store.transaction import Draft, completed, drafted
 from ozymandias.telemetry import COMMITS
 
 Decide = Callable[[Snapshot], Plan | Problem | None]
 
 ATTEMPTS_MAX = 24  # lost races before the caller is told
-REPEATS_MAX = 5  # of a transaction whose answer never came
 BACK_OFF_SECONDS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 DECIDING_SECONDS_MAX = 0.1  # for one batch: the older a snapshot, the likelier is a lost race
 BATCH_SECONDS_MAX = 0.25  # with all that this process does in between
 HELD_SECONDS_MAX = 0.2  # how long a decision may wait for the answer to the one before it
 STUCK_SECONDS = 10.0  # how long the mirror may take to show what it must show
-LOOKED_AT_MAX = 32  # values that a lost transaction brings back
 # Between these factors about one transaction in thirty is lost when peers race all the time.
 SHRINK, GROW = 0.25, 1.05
 
@@ -75,13 +69,6 @@ NEVER = Compare(keys.FORMAT, "create", "=", -1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     plan: Plan
-    revision: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """Something the plan relied on had changed, at this revision or (0) by a deletion."""
-
     revision: int
 
 
@@ -439,74 +426,3 @@ def _too_large(plan: Plan, why: str) -> Problem:
         hint="Nothing was changed. Begin with fewer instances, and change their number by"
         f" {most} at a time, with `ozy scale`.",
     )
-
-
-async def send(store: Store, transaction: Transaction, commit: str) -> int | Lost:
-    """Send until there is an answer: the revision at which it was applied, or Lost.
-
-    After an Ambiguous answer the same compares are sent again. If they hold now, the first copy
-    was not applied and never will be. If they fail, the commit's id in a marked value tells that
-    it was, and a marked value as old as it was tells that it was not. Where all were rewritten by
-    others since, nobody can tell: deciding anew could do it a second time, over what came between.
-    """
-    compare, then = transaction.compare, transaction.then
-    look = tuple(Get(key) for key in transaction.marked[:LOOKED_AT_MAX])
-    fence = tuple(Get(c.key) for c in compare if c.target == "lease")
-    for repeat in range(REPEATS_MAX):
-        try:
-            result = await store.txn(compare, then, (*look, *fence))
-        except Ambiguous:
-            COMMITS.labels("ambiguous").inc()
-            if repeat == REPEATS_MAX - 1:
-                raise
-            continue
-        except Unavailable as error:
-            if repeat:  # the copy before this one is still in doubt
-                raise Ambiguous(str(error)) from error
-            raise
-        if result.succeeded:
-            return result.revision
-        if repeat and (revision := _found(result, len(look), commit)):
-            return revision
-        if repeat and not _is_untouched(transaction, result):
-            raise Ambiguous("others have changed the same since")
-        _check_fence(compare, result, len(look))
-        found = [*result.results, *await _others(store, transaction.marked[LOOKED_AT_MAX:])]
-        return Lost(revision=max((kv.mod_revision for kvs in found for kv in kvs), default=0))
-    raise Ambiguous("no answer")
-
-
-async def _others(store: Store, keys: tuple[bytes, ...]) -> tuple[tuple[KV, ...], ...]:
-    """What else may have been different, of a transaction that looked at a part of it only."""
-    if not keys:
-        return ()
-    return (await store.txn((), tuple(Get(key) for key in keys))).results
-
-
-def _found(result: TxnResult, marked: int, commit: str) -> int | None:
-    mark = commit.encode()
-    for kvs in result.results[:marked]:
-        for kv in kvs:
-            if mark in kv.value:
-                return kv.mod_revision
-    return None
-
-
-def _is_untouched(transaction: Transaction, result: TxnResult) -> bool:
-    """Whether something that the transaction would have rewritten is as it was before.
-
-    What is not there now, as it was not before, tells nothing: it may have come and gone since.
-    """
-    before = {c.key: c.operand for c in transaction.compare if c.target == "mod"}
-    found = zip(transaction.marked, result.results, strict=False)
-    return any(
-        before.get(key) == kvs[0].mod_revision for key, kvs in found if key in before and kvs
-    )
-
-
-def _check_fence(compare: tuple[Compare, ...], result: TxnResult, skip: int) -> None:
-    """Raise LeaseLost when our own presence record is not under our lease any more."""
-    leases = [c for c in compare if c.target == "lease"]
-    for wanted, kvs in zip(leases, result.results[skip:], strict=True):
-        if not kvs or kvs[0].lease != wanted.operand:
-            raise LeaseLost(f"{wanted.key.decode()} is not held by this daemon any more")

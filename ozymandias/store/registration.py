@@ -25,8 +25,8 @@ from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Ambiguous, Compare, Get, Op, Put, Store, Unavailable
 from ozymandias.store import codec, keys
-from ozymandias.store.commit import Lost, send
 from ozymandias.store.mirror import Mirror
+from ozymandias.store.sending import Lost, send
 from ozymandias.store.transaction import Transaction
 
 

@@ -22,7 +22,8 @@ from ozymandias.sim.store import Cut
 from ozymandias.store import keys
 from ozymandias.store.batch import COMPARES_ANYWHERE, Batch
 from ozymandias.store.chain import CHAIN_SHARE, LINKS_MAX, Chain
-from ozymandias.store.commit import Committed, Decide, Lost, send
+from ozymandias.store.commit import Committed, Decide
+from ozymandias.store.sending import Lost, send
 from ozymandias.store.transaction import completed, drafted
 from tests.unit.store.rig import (
     GIB,
