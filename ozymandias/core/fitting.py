@@ -173,7 +173,7 @@ def shortfall(
     known = dict(there or {})
     closed = why_closed(node) or rules.why_not(node.name, known)
     placed = 0
-    if not closed:
+    if most and not closed:
         placed = most_that_fit({node.name: room}, demand, most, (state,), rules=rules, there=known)
         known[node.name] = known.get(node.name, 0) + placed
         closed = rules.why_not(node.name, known) if placed else ""

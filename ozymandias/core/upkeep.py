@@ -219,9 +219,10 @@ def shortfalls(
     snapshot: Snapshot, job: Job, rooms: Rooms, rules: Rules, there: Mapping[NodeName, int]
 ) -> Iterator[NodeShortfall]:
     """Node by node, what one instance lacks for running there now."""
+    demand = Demand.of(job)
     for name, node in sorted(snapshot.nodes.items()):
         room = rooms.get(name) or Room.of(node)
-        yield shortfall(node, room, Demand.of(job), state=RUNNING, rules=rules, there=there)
+        yield shortfall(node, room, demand, state=RUNNING, rules=rules, there=there)
 
 
 # Repair -------------------------------------------------------------------------------------------
