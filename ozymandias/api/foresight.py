@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from ozymandias.api import documents
 from ozymandias.api.access import Access, Document
 from ozymandias.api.rights import told
+from ozymandias.api.stepwise import step_by_step
 from ozymandias.core.drift import drifting
 from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.nodes import found
-from ozymandias.core.outlook import Change, Fate, Future, fates, suggested, waiting_after
+from ozymandias.core.outlook import Change, Fate, Future, fates, suggesting, telling_waiting
 from ozymandias.core.survival import Judging, Loss, Survival, survival_words, work_of
 from ozymandias.core.whatif import Step, Verb, parse_steps
 from ozymandias.model.instance import InstanceState
@@ -55,10 +56,15 @@ class Foresight:
         steps = parse_steps(text)
         if isinstance(steps, Problem):
             raise ProblemError(steps)
-        future = await self._at_rest(self._future())
+        future = await step_by_step(self._future().playing())
         base, first = future.now, [change_row(change) for change in future.changes]
         rows = [await self._play(future, step, right) for step in steps]
-        return {"first": first, "steps": rows, **outcome(base, future), **await self._later(future)}
+        return {
+            "first": first,
+            "steps": rows,
+            **await outcome(base, future),
+            **await self._later(future),
+        }
 
     def _future(self) -> Future:
         snapshot = self._snapshot()
@@ -68,15 +74,14 @@ class Foresight:
     async def _later(self, future: Future) -> Document:
         """What waits for a freeze to end, and what nobody does unasked."""
         frozen, thawed = future.frozen, future.thawed()
-        end = await self._at_rest(thawed) if thawed else future
+        end = await step_by_step(thawed.playing()) if thawed else future
+        moves = await step_by_step(suggesting(end)) if end.is_at_leisure else []
         return {
             "frozen": frozen.words if frozen else "",
             "thawed": [change_row(change) for change in thawed.changes] if thawed else [],
             "rebalance": future.now.settings.rebalance.value,
             "with_moves": end.is_at_leisure,
-            "suggested": [change_row(change) for change in suggested(end)]
-            if end.is_at_leisure
-            else [],
+            "suggested": [change_row(change) for change in moves],
         }
 
     async def _play(self, future: Future, step: Step, right: Right = Right.ADMIN) -> Document:
@@ -84,7 +89,7 @@ class Foresight:
         problem = future.suppose(step)
         if problem is not None and problem.kind.slug == "invalid-what-if":
             raise ProblemError(problem)  # of no node or job of that name: nothing to suppose
-        await self._at_rest(future)
+        await step_by_step(future.playing())
         hurt = [fate for fate in fates(before, future.now) if fate.is_worse]
         return {
             "step": step.text,
@@ -105,7 +110,7 @@ class Foresight:
             judged = await self._judge(future, lose_any, MOVES_WORK_ASKED_MAX)
             return survival_document(judged)
         placed = len(future.changes)  # the plan itself is shown as such
-        await self._at_rest(future)
+        await step_by_step(future.playing())
         lost = future.copy()
         text = f"lose {lose_node}"
         step = Step(verb=Verb.LOSE, text=text, nodes=(NodeName(lose_node),))
@@ -114,20 +119,13 @@ class Foresight:
         return {
             "first": first,
             "steps": [row],
-            **outcome(future.now, lost),
+            **await outcome(future.now, lost),
             **await self._later(lost),
         }
 
     async def _judge(self, start: Future, count: int, moves_work_max: int) -> Survival:
         judging = Judging(start, count, moves_work_max=moves_work_max)
-        for _ in judging.steps():
-            await asyncio.sleep(0)
-        return judging.answer()
-
-    async def _at_rest(self, future: Future) -> Future:
-        for _ in future.steps():
-            await asyncio.sleep(0)
-        return future
+        return await step_by_step(judging.judging())
 
     # At a glance --------------------------------------------------------------------------------
 
@@ -204,7 +202,7 @@ def _sum(rows: Sequence[Document], what: str) -> Document:
 # Rows -------------------------------------------------------------------------------------------
 
 
-def outcome(before: Snapshot, future: Future) -> Document:
+async def outcome(before: Snapshot, future: Future) -> Document:
     """How the jobs fare, what waits, what the nodes have, and whether it came to rest at all."""
     every = fates(before, future.now)
     nodes = sorted(future.now.nodes.values(), key=lambda node: node.name)
@@ -214,7 +212,7 @@ def outcome(before: Snapshot, future: Future) -> Document:
         "jobs": [fate_row(fate) for fate in every],
         "waiting": [
             {**_job(pending.job), "count": pending.count, "reason": pending.reason}
-            for pending in waiting_after(future)
+            for pending in await step_by_step(telling_waiting(future))
         ],
         "nodes": [documents.node_row(future.now, node) for node in nodes],
     }

@@ -1,16 +1,16 @@
 """Drift and rebalance, without HTTP: what is given up, what would move, and the word to do it."""
 
-import asyncio
 from typing import Any
 
 from ozymandias.api.access import Access, Document
 from ozymandias.api.changes import Asked
 from ozymandias.api.settling import ClusterSettings
-from ozymandias.core.drift import Row, drift_rows
+from ozymandias.api.stepwise import step_by_step
+from ozymandias.core.drift import Row, finding_rows
 from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.layout import Cost
 from ozymandias.core.moves import moving_jobs
-from ozymandias.core.rebalance import MOVES_MAX, Forecast, Foreseeing, Step, plan_ask
+from ozymandias.core.rebalance import MOVES_MAX, Forecast, Step, foreseeing, plan_ask
 from ozymandias.model.instance import InstanceId
 from ozymandias.model.plan import Plan
 from ozymandias.model.settings import RebalanceMode, Settings
@@ -26,7 +26,7 @@ class Moving:
 
     async def drift(self) -> Document:
         snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
-        rows = drift_rows(snapshot, now)
+        rows = await step_by_step(finding_rows(snapshot, now))
         return {
             "items": [_drift_row(row) for row in rows[:ROWS_MAX]],
             "left_off": max(0, len(rows) - ROWS_MAX),
@@ -39,7 +39,8 @@ class Moving:
     async def foresee(self, max_moves: int = MOVES_MAX) -> Document:
         """What a rebalance would do now; nothing is changed."""
         snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
-        return _view(snapshot, now, await _foreseen(snapshot, now, max_moves))
+        found = await step_by_step(foreseeing(snapshot, now, moves_max=max_moves))
+        return _view(snapshot, now, found)
 
     async def rebalance(
         self,
@@ -69,19 +70,11 @@ class Moving:
         }
 
 
-async def _foreseen(snapshot: Snapshot, now: float, max_moves: int) -> Forecast:
-    """Others are answered between two moves: to find a hundred of them may take seconds."""
-    foreseeing = Foreseeing(snapshot, now, moves_max=max_moves)
-    for _ in foreseeing.steps():
-        await asyncio.sleep(0)
-    return foreseeing.answer()
-
-
 async def suggestion(snapshot: Snapshot, now: float) -> str:
     """One line on what `ozy rebalance` would do, where the setting is to suggest; "" if nothing."""
     if snapshot.settings.rebalance is not RebalanceMode.SUGGEST:
         return ""
-    count = len((await _foreseen(snapshot, now, MOVES_MAX)).steps)
+    count = len((await step_by_step(foreseeing(snapshot, now))).steps)
     return f"`ozy rebalance` would make {count} move{'s' * (count != 1)}" if count else ""
 
 

@@ -5,22 +5,26 @@ them can fight: what an earlier one wants is done before a later one is asked at
 loops, what-ifs and replays all come here; none of them has an order of its own.
 """
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from ozymandias.core.drain import plan_drain
-from ozymandias.core.drift import plan_drift
+from ozymandias.core.drift import planning_drift
 from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.moves import plan_moves
-from ozymandias.core.preempt import Lately, plan_preempt
-from ozymandias.core.rebalance import STEADY_SECONDS, plan_rebalance
+from ozymandias.core.preempt import Lately, planning_preempt
+from ozymandias.core.rebalance import STEADY_SECONDS, planning_rebalance
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.shed import plan_shed
+from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.system import plan_system
-from ozymandias.core.upkeep import plan_pending, plan_repair, plan_stopped, plan_tidy
+from ozymandias.core.upkeep import plan_stopped, plan_tidy, planning_pending, planning_repair
 from ozymandias.core.vacate import plan_admit
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
+
+Planner = Callable[[Snapshot], Plan | Stepwise[Plan | None] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +57,21 @@ def propose(
     under way, rollout, pending, preemption, tidying; and at leisure new moves, and notes of what
     is given up.
     """
-    if dead and (plan := plan_repair(snapshot, dead, fenced)):
+    return at_once(proposing(snapshot, dead, wall, fenced, lately, leisure))
+
+
+def proposing(
+    snapshot: Snapshot,
+    dead: frozenset[NodeName],
+    wall: float = 0.0,
+    fenced: frozenset[NodeName] | None = None,
+    lately: Lately | None = None,
+    leisure: Leisure | None = None,
+) -> Stepwise[Proposal | None]:
+    """The same, planner by planner; those that take long plan in steps of their own."""
+    if dead and (plan := (yield from planning_repair(snapshot, dead, fenced))):
         return Proposal(what="repair " + " ".join(sorted(dead)), plan=plan)
-    for name, planner in (
+    planners: tuple[tuple[str, Planner], ...] = (
         ("admit", plan_admit),
         ("stop", plan_stopped),
         ("system", lambda snapshot: plan_system(snapshot, wall)),
@@ -63,17 +79,21 @@ def propose(
         ("drain", lambda snapshot: plan_drain(snapshot, wall)),
         ("move", lambda snapshot: plan_moves(snapshot, wall)),
         ("rollout", lambda snapshot: plan_rollout(snapshot, wall)),
-        ("pending", plan_pending),
-        ("preempt", lambda snapshot: plan_preempt(snapshot, lately or Lately(wall=wall))),
+        ("pending", planning_pending),
+        ("preempt", lambda snapshot: planning_preempt(snapshot, lately or Lately(wall=wall))),
         ("tidy", plan_tidy),
-    ):
-        if plan := planner(snapshot):
+    )
+    for name, planner in planners:
+        found = planner(snapshot)
+        plan = (yield from found) if isinstance(found, Generator) else found
+        if plan:
             return Proposal(what=name, plan=plan)
-    return _at_leisure(snapshot, wall, leisure) if leisure else None
+        yield
+    return (yield from _at_leisure(snapshot, wall, leisure)) if leisure else None
 
 
-def _at_leisure(snapshot: Snapshot, wall: float, leisure: Leisure) -> Proposal | None:
-    plan = plan_rebalance(
+def _at_leisure(snapshot: Snapshot, wall: float, leisure: Leisure) -> Stepwise[Proposal | None]:
+    plan = yield from planning_rebalance(
         snapshot,
         wall,
         is_frozen=cluster_frozen(snapshot.settings, wall) is not None,
@@ -82,5 +102,5 @@ def _at_leisure(snapshot: Snapshot, wall: float, leisure: Leisure) -> Proposal |
     )
     if plan:
         return Proposal(what="rebalance", plan=plan)
-    plan = plan_drift(snapshot, wall)
+    plan = yield from planning_drift(snapshot, wall)
     return Proposal(what="drift", plan=plan) if plan else None

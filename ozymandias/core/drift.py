@@ -14,6 +14,7 @@ from ozymandias.core.drain import keeps_volumes
 from ozymandias.core.moves import is_moving
 from ozymandias.core.rebalance import Search, particular_jobs
 from ozymandias.core.rules import rules_of
+from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.wishes import GivenUp, given_up
 from ozymandias.model.instance import Assigned, Slots
 from ozymandias.model.job import Drift, JobKey, JobRecord, OnPartition
@@ -55,12 +56,16 @@ class Row:
 
 def lacks(snapshot: Snapshot) -> Iterator[Lack]:
     """Everything that is given up, job by job."""
+    for found in _lacks_by_job(snapshot):
+        yield from found
+
+
+def _lacks_by_job(snapshot: Snapshot) -> Iterator[list[Lack]]:
     keys = particular_jobs(snapshot)
     assignments = assignments_by_job(snapshot, keys) if keys else {}
     for key in keys:
-        yield from _lacks_of(
-            snapshot, snapshot.jobs[key], sort_job(snapshot, key, assignments[key])
-        )
+        buckets = sort_job(snapshot, key, assignments[key])
+        yield list(_lacks_of(snapshot, snapshot.jobs[key], buckets))
 
 
 def drifting(snapshot: Snapshot) -> int:
@@ -90,6 +95,11 @@ def _is_noted(record: JobRecord) -> bool:
 
 def plan_drift(snapshot: Snapshot, now: float) -> Plan | None:
     """Note what is given up since now, and forget what no longer is; one job at a time."""
+    return at_once(planning_drift(snapshot, now))
+
+
+def planning_drift(snapshot: Snapshot, now: float) -> Stepwise[Plan | None]:
+    """The same, job by job that is looked at."""
     keys = particular_jobs(snapshot)
     noted = snapshot.jobs_where(_is_noted)
     assignments = assignments_by_job(snapshot, keys) if keys else {}
@@ -105,6 +115,7 @@ def plan_drift(snapshot: Snapshot, now: float) -> Plan | None:
             found = {lack.key for lack in _lacks_of(snapshot, record, buckets)}
         if (notes := _notes(record, found, now)) != record.head.drift:
             return _noted(record, notes)
+        yield
     return None
 
 
@@ -128,14 +139,24 @@ def _noted(record: JobRecord, notes: tuple[Drift, ...]) -> Plan:
 
 def drift_rows(snapshot: Snapshot, now: float) -> tuple[Row, ...]:
     """Every lack, since when, why, and the move that would heal it now."""
-    found = list(lacks(snapshot))
+    return at_once(finding_rows(snapshot, now))
+
+
+def finding_rows(snapshot: Snapshot, now: float) -> Stepwise[tuple[Row, ...]]:
+    """The same, job by job and lack by lack."""
+    found: list[Lack] = []
+    for of_job in _lacks_by_job(snapshot):
+        found += of_job
+        yield
     if not found:
         return ()
     search = Search(snapshot, now=now, steady_seconds=0.0)
     notes = _since(snapshot, {lack.job for lack in found})
-    return tuple(
-        _row(snapshot, search, lack, notes.get((lack.job, *lack.key), 0.0)) for lack in found
-    )
+    rows: list[Row] = []
+    for lack in found:
+        rows.append(_row(snapshot, search, lack, notes.get((lack.job, *lack.key), 0.0)))
+        yield
+    return tuple(rows)
 
 
 def _since(snapshot: Snapshot, keys: Iterable[JobKey]) -> Mapping[tuple[JobKey, str, str], float]:

@@ -27,16 +27,17 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ozymandias.core.apply import LIVE, apply
-from ozymandias.core.arbiter import Leisure, Proposal, propose
+from ozymandias.core.arbiter import Leisure, Proposal, proposing
 from ozymandias.core.buckets import census, is_system
 from ozymandias.core.drain import next_deadline
 from ozymandias.core.freeze import Frozen, cluster_frozen
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_uncordon
 from ozymandias.core.preempt import AGAIN_SECONDS, Lately, displaced_in
-from ozymandias.core.rebalance import STEADY_SECONDS, foresee_rebalance
+from ozymandias.core.rebalance import STEADY_SECONDS, foreseeing
 from ozymandias.core.schedule import plan_scale, plan_stop
+from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.system import wanted_of
-from ozymandias.core.upkeep import pending_of
+from ozymandias.core.upkeep import telling_pending
 from ozymandias.core.vacate import plan_vacate
 from ozymandias.core.whatif import Step, Verb, complaint
 from ozymandias.model.instance import (
@@ -157,24 +158,25 @@ class Future:
         twin.wall = frozen.until
         return twin
 
-    def advance(self) -> bool:
+    def advancing(self) -> Stepwise[bool]:
         """Do the next thing that the arbiter wants done; False when it wants nothing more."""
-        proposal = self._ask()
+        proposal = yield from self._asking()
         while proposal is None and self._let_time_pass():
-            proposal = self._ask()
+            proposal = yield from self._asking()
         if proposal is None:
             self.is_at_rest = True
         elif self._played < PLANS_MAX:
             self._played += 1
+            yield  # a plan may be as long as the way to it
             self.carry_out(proposal.plan)
             return True
         return False
 
-    def _ask(self) -> Proposal | None:
+    def _asking(self) -> Stepwise[Proposal | None]:
         # Whoever is not there is given up in the end, whatever is waited for before.
         dead = frozenset(name for name, node in self.now.nodes.items() if not node.is_alive)
         leisure = Leisure(settled=self._settled) if self._at_leisure else None
-        return propose(self.now, dead, self.wall, dead, self._lately, leisure)
+        return proposing(self.now, dead, self.wall, dead, self._lately, leisure)
 
     # Time -------------------------------------------------------------------------------------
 
@@ -211,15 +213,14 @@ class Future:
         seen = dict.fromkeys(displaced_in(self.now), 0.0)
         self._lately = Lately(wall=self.wall, boot=AGAIN_SECONDS, seen=seen)
 
-    def steps(self) -> Iterator[None]:
-        """Until it rests, or until the limit; whoever asks may do other things between."""
-        while self.advance():
+    def playing(self) -> Stepwise["Future"]:
+        """Until it rests, or until the limit."""
+        while (yield from self.advancing()):
             yield
+        return self
 
     def play(self) -> "Future":
-        for _ in self.steps():
-            pass
-        return self
+        return at_once(self.playing())
 
     def carry_out(self, plan: Plan) -> None:
         """Apply a plan as a commit would, note what it moves, and let all go well."""
@@ -313,9 +314,13 @@ class Future:
 
 def suggested(future: Future) -> list[Change]:
     """The moves that `ozy rebalance` would make then, and nobody makes unasked."""
+    return at_once(suggesting(future))
+
+
+def suggesting(future: Future) -> Stepwise[list[Change]]:
     if future.now.settings.rebalance is RebalanceMode.ON:
         return []
-    found = foresee_rebalance(future.now, future.wall, moves_max=SUGGESTED_MAX)
+    found = yield from foreseeing(future.now, future.wall, moves_max=SUGGESTED_MAX)
     return [
         Change(
             instance=step.instance.instance,
@@ -434,12 +439,18 @@ def _gone(before: Snapshot, after: Snapshot, key: JobKey) -> list[str]:
 
 def waiting_after(future: Future) -> tuple[Pending, ...]:
     """What would have no place, and why, the most important first."""
+    return at_once(telling_waiting(future))
+
+
+def telling_waiting(future: Future) -> Stepwise[tuple[Pending, ...]]:
+    """The same, job by job."""
 
     def rank(pending: Pending) -> tuple[int, JobKey]:
         record = future.now.jobs[pending.job]
         return -(record.current.job.priority if record.current else 0), pending.job
 
-    return tuple(sorted(pending_of(future.now), key=rank))
+    found = yield from telling_pending(future.now)
+    return tuple(sorted(found, key=rank))
 
 
 def hurt_words(hurt: Sequence[Fate]) -> str:

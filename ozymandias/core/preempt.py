@@ -38,6 +38,7 @@ from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.placement import Ask, Placement, place
 from ozymandias.core.rooms import NOW_OR_SOON, Room, Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of
+from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.system import keep_places
 from ozymandias.core.upkeep import starved_first
 from ozymandias.core.victims import Candidate, fewest
@@ -393,6 +394,11 @@ def _has_lower(snapshot: Snapshot, job: Job) -> bool:
 
 def plan_preempt(snapshot: Snapshot, lately: Lately = UNKNOWN) -> Plan | None:
     """Room for what is pending and important; asked only when nothing can be placed without."""
+    return at_once(planning_preempt(snapshot, lately))
+
+
+def planning_preempt(snapshot: Snapshot, lately: Lately) -> Stepwise[Plan | None]:
+    """The same, job by job."""
     live = census(snapshot).live
     keys = starved_first(snapshot, live)
     if not keys:
@@ -408,6 +414,7 @@ def plan_preempt(snapshot: Snapshot, lately: Lately = UNKNOWN) -> Plan | None:
     assignments = assignments_by_job(snapshot, keys)
     new: list[Edit] = []
     for key, job in jobs.items():
+        yield
         head, buckets = snapshot.jobs[key].head, sort_job(snapshot, key, assignments[key])
         rules = rules_of(snapshot, job, new)
         winner = Winner(job=job, head=head, buckets=buckets, rules=rules)

@@ -28,6 +28,7 @@ from ozymandias.core.placement import Ask, Placement, place
 from ozymandias.core.rooms import NOW, RUNNING, Rooms, rooms_of
 from ozymandias.core.rules import Rules
 from ozymandias.core.shed import jobs_leaving
+from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.system import keep_places
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobKey, JobRecord, Move, OnPartition
@@ -43,6 +44,9 @@ AT_ONCE_MAX = 4  # moves under way in the whole cluster
 MOVES_MAX = 100  # of one `ozy rebalance`
 MOVES_HERE = " moves here from "  # what is said of an instance that takes another's place
 TRIES_MAX = 500  # places looked at for one move: in a large cluster the worst come first
+LOOKS_AT_ONCE = 5  # of them before others have their turn, who may have much to do
+
+Candidate = tuple[JobKey, NodeName]  # some instance of a job that is there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,26 @@ def plan_rebalance(
     ``settled``: the nodes that have been there for a while, None for all. One that comes and goes
     gets nothing of its own accord. ``now`` is the wall clock.
     """
+    return at_once(
+        planning_rebalance(
+            snapshot,
+            now,
+            is_frozen=is_frozen,
+            steady_seconds=steady_seconds,
+            settled=settled,
+        )
+    )
+
+
+def planning_rebalance(
+    snapshot: Snapshot,
+    now: float,
+    *,
+    is_frozen: bool = False,
+    steady_seconds: float = STEADY_SECONDS,
+    settled: frozenset[NodeName] | None = None,
+) -> Stepwise[Plan | None]:
+    """The same, some looks at a time."""
     settings = snapshot.settings
     asked = settings.rebalancing
     if is_frozen and not (asked and asked.override_freeze):
@@ -84,7 +108,7 @@ def plan_rebalance(
         steady_seconds=0.0 if asked else steady_seconds,
         settled=None if asked else settled,
     )
-    step = search.best(only_healing=only_healing)
+    step = yield from search.looking(only_healing=only_healing)
     if step is not None:
         return _begin(snapshot, step, now)
     if asked and not moving and not _is_vacating(snapshot):
@@ -193,42 +217,32 @@ class Forecast:
     percents_after: dict[NodeName, int]
 
 
-class Foreseeing:
+def foreseeing(snapshot: Snapshot, now: float, *, moves_max: int = MOVES_MAX) -> Stepwise[Forecast]:
     """All moves in their order, at most so many, and what they gain together.
 
-    Each is a search of its own through the whole cluster: who can't wait takes them one by one.
+    Each is a search of its own through the whole cluster, until there is no better place for
+    anybody.
     """
-
-    def __init__(self, snapshot: Snapshot, now: float, *, moves_max: int = MOVES_MAX) -> None:
-        self._search = Search(snapshot, now=now, steady_seconds=0.0)
-        self._moves_max = moves_max
-        self._moves: list[Step] = []
-        layout = self._search.layout
-        self._before, self._percents = layout.total(), _percents(layout)
-
-    def steps(self) -> Iterator[None]:
-        """Until there is no better place for anybody."""
-        while len(self._moves) < self._moves_max and (step := self._search.best()):
-            self._moves.append(step)
-            self._search.carry_out(step)
-            yield
-
-    def answer(self) -> Forecast:
-        layout = self._search.layout
-        return Forecast(
-            steps=tuple(self._moves),
-            before=self._before,
-            after=layout.total(),
-            percents_before=self._percents,
-            percents_after=_percents(layout),
-        )
+    search = Search(snapshot, now=now, steady_seconds=0.0)
+    moves: list[Step] = []
+    layout = search.layout
+    yield
+    before, percents = layout.total(), _percents(layout)
+    yield
+    while len(moves) < moves_max and (step := (yield from search.looking())):
+        moves.append(step)
+        search.carry_out(step)
+    return Forecast(
+        steps=tuple(moves),
+        before=before,
+        after=layout.total(),
+        percents_before=percents,
+        percents_after=_percents(layout),
+    )
 
 
 def foresee_rebalance(snapshot: Snapshot, now: float, *, moves_max: int = MOVES_MAX) -> Forecast:
-    foreseeing = Foreseeing(snapshot, now, moves_max=moves_max)
-    for _ in foreseeing.steps():
-        pass
-    return foreseeing.answer()
+    return at_once(foreseeing(snapshot, now, moves_max=moves_max))
 
 
 def _percents(layout: Layout) -> dict[NodeName, int]:
@@ -265,19 +279,24 @@ class Search:
         self._tries, self._tries_max = 0, tries_max
 
     def best(self, *, only_healing: bool = False) -> Step | None:
+        return at_once(self.looking(only_healing=only_healing))
+
+    def looking(self, *, only_healing: bool = False) -> Stepwise[Step | None]:
         """Wishes before crowds before heat; of each kind the one that gains most."""
         self._tries = 0
-        kinds: list[Iterator[tuple[JobKey, NodeName]]] = [self._unhealed()]
+        kinds: list[Iterator[Candidate | None]] = [self._unhealed()]
         if not only_healing:
             kinds += [self._crowded(), self._hot()]
         for candidates in kinds:
             found: list[Step] = []
-            for key, node in candidates:
-                step = self._try(key, node)
+            for number, candidate in enumerate(candidates):
+                step = self._try(*candidate) if candidate else None
                 if step and (is_healing(step.gain) or not only_healing):
                     found.append(step)
                 if self._tries >= self._tries_max:
                     break
+                if number % LOOKS_AT_ONCE == 0:
+                    yield
             if found:
                 return min(found, key=self._rank)
         return None
@@ -314,16 +333,17 @@ class Search:
 
     # Candidates: what is worst off, by job and node ----------------------------------------------
 
-    def _unhealed(self) -> Iterator[tuple[JobKey, NodeName]]:
+    def _unhealed(self) -> Iterator[Candidate | None]:
         for key in sorted(self._movable):
             if is_particular(self.snapshot.jobs[key], self._pooled):
+                yield None  # to look at a job takes a while, though none of its nodes come of it
                 rules = self.layout.rules(key)
                 best = max(map(rules.worth, rules.eligible(self.rooms)), default=0)
                 for node in sorted(self._movable[key]):
                     if _could_be_healed(rules, node, best):
                         yield key, node
 
-    def _crowded(self) -> Iterator[tuple[JobKey, NodeName]]:
+    def _crowded(self) -> Iterator[Candidate]:
         """The node with the most of a job, if there is one with two fewer."""
         for key in sorted(self._movable):
             counts = self.layout.counts[key]
@@ -332,13 +352,14 @@ class Search:
                 if counts[node] - least >= 2:
                     yield key, node
 
-    def _hot(self) -> Iterator[tuple[JobKey, NodeName]]:
+    def _hot(self) -> Iterator[Candidate]:
         """Everything on nodes that are clearly above the target, from the hottest on."""
         layout, target = self.layout, self.snapshot.settings.target_percent
         hot = [n for n in layout.limits if (layout.percent(n) - target) > 0]
+        keys = sorted(self._movable)
         for node in sorted(hot, key=lambda name: (-layout.percent(name), name)):
             if (layout.percent(node) - target) ** 2 >= LEAST.heat:
-                yield from ((key, node) for key in sorted(self._movable))
+                yield from ((key, node) for key in keys if self._movable[key].get(node))
 
     def _try(self, key: JobKey, node: NodeName) -> Step | None:
         """Where placing would put one of these instances now, and what that would gain."""

@@ -13,13 +13,13 @@ afterwards too. And there is a limit to what moves may cost: beyond it they are 
 answer says so, for only then may a what-if come to another one.
 """
 
-from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 
 from ozymandias.core.outlook import Fate, Future, fates, hurt_words
 from ozymandias.core.rebalance import may_move
+from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.whatif import Step, Verb
 from ozymandias.model.node import NodeName
 from ozymandias.model.snapshot import Snapshot
@@ -92,12 +92,12 @@ class Judging:
         self._has_moves = start.is_at_leisure and may_move(start.now)
         self.found: list[Loss] = []  # those that hurt
 
-    def steps(self) -> Iterator[None]:
+    def judging(self) -> Stepwise[Survival]:
         base = yield from self._at_rest(self._start)
         losses, self._ways = ways_to_lose(base.now, self._count)
         for nodes in losses:
             future = _lose(base, nodes, with_moves=False)
-            yield from future.steps()
+            yield from future.playing()
             if self._has_moves and any(fate.missing for fate in fates(base.now, future.now)):
                 moved = _lose(base, nodes, with_moves=True)
                 future = moved if (yield from self._spend(moved)) else future
@@ -106,26 +106,26 @@ class Judging:
                 self.found.append(Loss(nodes=nodes, hurt=hurt))
             self._played += 1
             yield
+        return self._answer()
 
-    def _at_rest(self, start: Future) -> Generator[None, None, Future]:
+    def _at_rest(self, start: Future) -> Stepwise[Future]:
         """What is under way or due comes first."""
         base = start.copy()
         if self._has_moves and (yield from self._spend(base)):
             return base
         base = start.copy(at_leisure=False)
-        yield from base.steps()
-        return base
+        return (yield from base.playing())
 
-    def _spend(self, future: Future) -> Generator[None, None, bool]:
+    def _spend(self, future: Future) -> Stepwise[bool]:
         """Play it with moves; False if that takes more than is left, and from then on."""
         self._left -= self._work
-        while self._left >= 0 and future.advance():
+        while self._left >= 0 and (yield from future.advancing()):
             self._left -= self._work
             yield
         self._has_moves = self._left >= 0
         return self._has_moves
 
-    def answer(self) -> Survival:
+    def _answer(self) -> Survival:
         # Of losses alike the first.
         return Survival(
             count=self._count,
@@ -146,10 +146,7 @@ def judge(
 ) -> Survival:
     """All at once, for a small cluster."""
     start = Future(snapshot, wall, at_leisure=True)
-    judging = Judging(start, count, moves_work_max=moves_work_max)
-    for _ in judging.steps():
-        pass
-    return judging.answer()
+    return at_once(Judging(start, count, moves_work_max=moves_work_max).judging())
 
 
 def survival_words(survival: Survival) -> str:

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ozymandias.core.arbiter import Leisure, Proposal, propose
+from ozymandias.core.arbiter import Leisure, Proposal, proposing
 from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.preempt import AGAIN_SECONDS, Lately, displaced_in
-from ozymandias.core.rebalance import STEADY_SECONDS, plan_rebalance
+from ozymandias.core.rebalance import STEADY_SECONDS, planning_rebalance
+from ozymandias.core.stepwise import Stepwise
 from ozymandias.model.node import Displaced, NodeName
 from ozymandias.model.record import replace
 from ozymandias.model.settings import RebalanceMode
@@ -57,15 +58,16 @@ class Upcoming:
     when: When
 
 
-def upcoming(snapshot: Snapshot, wall: float, moment: Moment) -> Upcoming | None:
+def upcoming(snapshot: Snapshot, wall: float, moment: Moment) -> Stepwise[Upcoming | None]:
     """The next thing in the order of the arbiter, the sooner before the later; None: it rests."""
     dead = frozenset(name for name, node in snapshot.nodes.items() if not node.is_alive)
     for when, at, leisure, lately in _times(snapshot, wall, moment):
-        if proposal := propose(snapshot, dead, at, dead, lately, leisure):
+        proposal = yield from proposing(snapshot, dead, at, dead, lately, leisure)
+        if proposal is not None:
             return Upcoming(proposal=proposal, when=when)
     asked = replace(snapshot, settings=replace(snapshot.settings, rebalance=RebalanceMode.ON))
     if snapshot.settings.rebalance is not RebalanceMode.ON and (
-        plan := plan_rebalance(asked, wall, steady_seconds=0.0)
+        plan := (yield from planning_rebalance(asked, wall, steady_seconds=0.0))
     ):
         return Upcoming(proposal=Proposal(what="rebalance", plan=plan), when=When.ASKED)
     return None

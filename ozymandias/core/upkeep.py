@@ -6,7 +6,9 @@ is live), so that after a loss a job with nothing left is served before one that
 of ten; then by name. System jobs are not placed here: `core/system.py`.
 
 Where something stays pending, all is tried again in other ways (`core/ways.py`), and what places
-most is done: neither preferences nor the order of names ever cost an instance its place.
+most is done: neither preferences nor the order of names ever cost an instance its place. Why
+something stays pending is told node by node, which takes longer than to place it: so only what is
+done is gone through once more for that.
 """
 
 from collections import Counter
@@ -29,6 +31,7 @@ from ozymandias.core.placement import Ask, most_that_fit, place
 from ozymandias.core.rescue import by_version, moved_in_runs
 from ozymandias.core.rooms import NOW, RUNNING, Room, Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of
+from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.system import keep_places, pending_system
 from ozymandias.core.ways import JOBS_MAX, Starved, Way, ordered
 from ozymandias.model.instance import Assigned, SlotState
@@ -49,16 +52,21 @@ LOST_IN_RUNS = 2000  # that it moves where they do not
 
 def plan_pending(snapshot: Snapshot) -> Plan | None:
     """Place what is wanted and not live, as far as there is room now."""
+    return at_once(planning_pending(snapshot))
+
+
+def planning_pending(snapshot: Snapshot) -> Stepwise[Plan | None]:
+    """The same, job by job."""
     live = census(snapshot).live
     starved = _starved_first(snapshot.jobs, live)
     if not starved:
         return None
     assignments = assignments_by_job(snapshot, [s.key for s in starved])
 
-    def attempt(way: Way) -> Filling:
+    def attempt(way: Way, is_told: bool) -> Stepwise[Filling]:
         rooms = rooms_of(snapshot)
         keep_places(snapshot, rooms)
-        filling = Filling(snapshot=snapshot, rooms=rooms, way=way)
+        filling = Filling(snapshot=snapshot, rooms=rooms, way=way, is_told=is_told)
         for key in ordered(starved, way, rooms):
             record = snapshot.jobs[key]
             missing = record.head.wanted - live.get(key, 0)
@@ -69,9 +77,10 @@ def plan_pending(snapshot: Snapshot) -> Plan | None:
                 there = per_node(buckets.live)
                 there.update(edit.node for edit in placed)
                 filling.lack(record, missing - len(placed), there)
+            yield
         return filling
 
-    filling = _best(attempt)
+    filling = yield from _best(attempt)
     if not filling.edits:
         return None
     return Plan(
@@ -89,6 +98,7 @@ class Filling:
     snapshot: Snapshot
     rooms: Rooms
     way: Way
+    is_told: bool  # why something stays pending
     edits: list[Edit] = field(default_factory=list)
     pending: list[Pending] = field(default_factory=list)
     jobs: set[JobKey] = field(default_factory=set)
@@ -105,7 +115,9 @@ class Filling:
     def lack(
         self, record: JobRecord, count: int, there: Mapping[NodeName, int] | None = None
     ) -> None:
-        pending = _pending(self.snapshot, record, count, self.rooms, there, self.edits)
+        pending = Pending(job=record.key, count=count, reason="")
+        if self.is_told:
+            pending = _pending(self.snapshot, record, count, self.rooms, there, self.edits)
         self.pending.append(pending)
 
     def ways_left(self) -> Iterator[Way]:
@@ -127,15 +139,17 @@ class Filling:
         return sorted(found.items(), reverse=True)
 
 
-def _best(attempt: Callable[[Way], Filling]) -> Filling:
+def _best(attempt: Callable[[Way, bool], Stepwise[Filling]]) -> Stepwise[Filling]:
     """What places most; of ways that place as many, the first."""
-    best = attempt(Way.AS_LIKED)
+    best = yield from attempt(Way.AS_LIKED, False)
     for way in tuple(best.ways_left()):
-        other = attempt(way)
+        other = yield from attempt(way, False)
         if other.placed() > best.placed():
             best = other
         if not best.pending:
             break
+    if best.pending and best.edits:
+        best = yield from attempt(best.way, True)
     return best
 
 
@@ -173,16 +187,20 @@ def _place_missing(
 
 def pending_of(snapshot: Snapshot) -> tuple[Pending, ...]:
     """Every job with instances that are wanted and nowhere, with the numbers that say why."""
+    return at_once(telling_pending(snapshot))
+
+
+def telling_pending(snapshot: Snapshot) -> Stepwise[tuple[Pending, ...]]:
+    """The same, job by job."""
     live = census(snapshot).live
     rooms = rooms_of(snapshot)
-    services = [
-        _pending(snapshot, record, record.head.wanted - live.get(key, 0), rooms)
-        for key, record in snapshot.jobs.items()
-        if live.get(key, 0) < record.head.wanted
-        and not record.head.deleting
-        and not is_system(record)
-    ]
-    return tuple(sorted((*services, *pending_system(snapshot)), key=lambda p: p.job))
+    found: list[Pending] = []
+    for key, record in snapshot.jobs.items():
+        missing = record.head.wanted - live.get(key, 0)
+        if missing > 0 and not record.head.deleting and not is_system(record):
+            found.append(_pending(snapshot, record, missing, rooms))
+            yield
+    return tuple(sorted((*found, *pending_system(snapshot)), key=lambda p: p.job))
 
 
 def _pending(
@@ -240,22 +258,33 @@ def plan_repair(
     An instance keeps its number and its version: a node lost in the middle of a rollout must not
     decide the rollout. What does not fit is pending, and then it is the current version's turn.
     """
+    return at_once(planning_repair(snapshot, dead, fenced))
+
+
+def planning_repair(
+    snapshot: Snapshot,
+    dead: frozenset[NodeName],
+    fenced: frozenset[NodeName] | None = None,
+) -> Stepwise[Plan | None]:
+    """The same, job by job."""
     gone = frozenset(n for n in dead if n in snapshot.nodes and not snapshot.nodes[n].is_alive)
     many = _at_once(snapshot, _lost(snapshot, gone, fenced), LOST_IN_RUNS)
     if not many:
         return None  # nobody is served there any more, and what is left waits for the fence
     few = _at_once(snapshot, many.items(), LOST_AT_ONCE)
-    if len(few) < len(many) and (plan := _repaired(snapshot, many, is_in_runs=True)):
-        return plan
+    if len(few) < len(many):
+        plan = yield from _repaired(snapshot, many, is_in_runs=True)
+        if plan is not None:
+            return plan
     others = gone.difference(few)
     if not any(_lost(snapshot, others, fenced)):
         few |= dict.fromkeys(others, ())  # there is nothing on them: they go along
-    return _repaired(snapshot, few)
+    return (yield from _repaired(snapshot, few))
 
 
 def _repaired(
     snapshot: Snapshot, there: Mapping[NodeName, Sequence[JobKey]], *, is_in_runs: bool = False
-) -> Plan | None:
+) -> Stepwise[Plan | None]:
     """The plan for these of the dead, and what is lost there.
 
     ``is_in_runs``: None unless it is few runs on few nodes.
@@ -284,8 +313,9 @@ def _repaired(
         return Plan(reason=reason, edits=(*gone_edits, *moves), dead=gone)
     assignments = assignments_by_job(snapshot, lost_live)
 
-    def attempt(way: Way) -> Filling:
-        filling = Filling(snapshot=snapshot, rooms=rooms_of(snapshot), way=way)
+    def attempt(way: Way, is_told: bool) -> Stepwise[Filling]:
+        rooms = rooms_of(snapshot)
+        filling = Filling(snapshot=snapshot, rooms=rooms, way=way, is_told=is_told)
         filling.edits += gone_edits
         for key in ordered(starved, way, filling.rooms):
             record, missing = snapshot.jobs[key], missing_of[key]
@@ -296,9 +326,10 @@ def _repaired(
             filling.edits += moved
             if len(moved) < missing:
                 filling.lack(record, missing - len(moved))
+            yield
         return filling
 
-    filling = _best(attempt)
+    filling = yield from _best(attempt)
     return Plan(
         reason=reason, edits=tuple(filling.edits), pending=tuple(filling.pending), dead=gone
     )

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ozymandias import __version__
-from ozymandias.core.arbiter import Leisure, Proposal, propose
+from ozymandias.core.arbiter import Leisure, Proposal, proposing
 from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.hindsight import Again, placements, stops
 from ozymandias.core.preempt import Lately
+from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.upcoming import Moment, upcoming
 from ozymandias.model.decision import Decision
 from ozymandias.model.instance import Assignment, Group, InstanceStatus, JobStatus
@@ -63,10 +64,25 @@ def export(
     lately: Lately | None = None,
 ) -> bytes:
     """The file of a snapshot; ``leisure`` and ``lately`` are what the daemon knows besides."""
+    return at_once(
+        exporting(snapshot, wall, with_environment=with_environment, leisure=leisure, lately=lately)
+    )
+
+
+def exporting(
+    snapshot: Snapshot,
+    wall: float,
+    *,
+    with_environment: bool = False,
+    leisure: Leisure | None = None,
+    lately: Lately | None = None,
+) -> Stepwise[bytes]:
+    """The same, step by step of the plan: to find that takes longest."""
     moment = Moment.of(snapshot, leisure or Leisure(), lately or Lately(wall=wall))
     shown = _without_keys(snapshot)
     if not with_environment:
         shown = _without_environment(shown)
+    plan = yield from _planning(shown, wall, moment)
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -74,7 +90,7 @@ def export(
         "wall": wall,
         "moment": codec.plain(moment),
         "snapshot": _snapshot_document(shown),
-        "plan": plan_of(shown, wall, moment),
+        "plan": plan,
     }
     return canonical(document)
 
@@ -131,11 +147,15 @@ def plan_of(snapshot: Snapshot, wall: float, moment: Moment | None) -> Document 
 
     Without a moment: what it does at once, and nothing that can wait.
     """
+    return at_once(_planning(snapshot, wall, moment))
+
+
+def _planning(snapshot: Snapshot, wall: float, moment: Moment | None) -> Stepwise[Document | None]:
     if moment is None:
         dead = frozenset(name for name, node in snapshot.nodes.items() if not node.is_alive)
-        proposal = propose(snapshot, dead, wall, dead)
+        proposal = yield from proposing(snapshot, dead, wall, dead)
         return _plan_document(proposal) if proposal else None
-    found = upcoming(snapshot, wall, moment)
+    found = yield from upcoming(snapshot, wall, moment)
     if found is None:
         return None
     frozen = cluster_frozen(snapshot.settings, wall)

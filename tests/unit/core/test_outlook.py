@@ -10,6 +10,7 @@ from ozymandias.core.edits import step as step_of
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_uncordon
 from ozymandias.core.outlook import Fate, Future, fates, suggested, waiting_after
 from ozymandias.core.schedule import plan_pending, plan_scale, plan_stop
+from ozymandias.core.stepwise import at_once
 from ozymandias.core.survival import (
     WORK_MAX,
     Judging,
@@ -223,12 +224,11 @@ def agree(snapshot: Snapshot) -> list[Loss]:
     """Survival and what-if tell the same of every node that could be lost; those that hurt."""
     start = Future(snapshot, SECONDS, at_leisure=True)
     judging = Judging(start, 1, moves_work_max=WORK_MAX)
-    for _ in judging.steps():
-        pass
+    survival = at_once(judging.judging())
     told = {loss.nodes: loss.hurt for loss in judging.found}
     for name in (n for n, there in snapshot.nodes.items() if there.is_alive):
         assert told.get((name,), ()) == hurt_by(start, name)
-    assert not judging.answer().without_moves
+    assert not survival.without_moves
     return judging.found
 
 
@@ -258,16 +258,9 @@ def test_where_moves_decide_survival_is_what_a_what_if_says(seed: int) -> None:
     """These clusters fare another way without moves: who runs hangs on them."""
     snapshot, _ = thrown(seed)
     found = agree(snapshot)
-    without = judging_without_moves(snapshot)
-    assert without.answer().without_moves
+    without = Judging(Future(snapshot, SECONDS, at_leisure=True), 1, moves_work_max=0)
+    assert at_once(without.judging()).without_moves
     assert without.found != found
-
-
-def judging_without_moves(snapshot: Snapshot) -> Judging:
-    judging = Judging(Future(snapshot, SECONDS, at_leisure=True), 1, moves_work_max=0)
-    for _ in judging.steps():
-        pass
-    return judging
 
 
 def test_a_place_that_a_move_makes_counts() -> None:

@@ -57,6 +57,19 @@ def test_one_large_instance_does_not_keep_out_many_small_ones() -> None:
     assert all("more fits when all are packed together" in edit.reason for edit in plan.edits)
 
 
+def test_what_is_left_over_is_told_as_the_chosen_way_leaves_it() -> None:
+    """Not as it would have been in a way that was tried and not taken."""
+    snapshot = wanted(cluster(n1="4G"), job("a-large", 1, "4G"), job("b-small", 4, "1G"))
+    left = planned(plan_pending(snapshot)).pending
+    assert [(p.job.name, p.count) for p in left] == [("a-large", 1)]
+    assert left[0].reason == "needs 4G of memory; n1 is 4G of memory short (0B free)"
+    snapshot = settled(submitted(cluster(n1="4G", n2="4G"), job(instances=2, memory="3G")))
+    plan = planned(plan_repair(lost(snapshot, "n2"), frozenset({NodeName("n2")})))
+    assert [p.reason for p in plan.pending] == [
+        "needs 3G of memory; n1 is 2G of memory short (1G free), n2 is not alive"
+    ]
+
+
 def test_small_ones_fill_what_large_ones_leave() -> None:
     """All fit in one way only: the large ones first."""
     jobs = (job("a", 2, "1G"), job("b", 2, "3G"))
