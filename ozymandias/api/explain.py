@@ -11,13 +11,13 @@ from ozymandias.problems import JOB_NOT_FOUND, NODE_NOT_FOUND, RESOURCE_NOT_FOUN
 
 async def why_not(request: web.Request) -> web.StreamResponse:
     node = NodeName(request.match_info["node"])
-    found = operations(request).why_not(key_of(request), node, request[ASKED].right)
-    return web.json_response(found)
+    right = request[ASKED].right
+    return web.json_response(await operations(request).why_not(key_of(request), node, right))
 
 
 async def replay(request: web.Request) -> web.StreamResponse:
     given = query(request)
-    body = operations(request).explaining.replay(
+    body = await operations(request).explaining.replay(
         with_environment=given.get("environment", False), decision=given.get("decision", "")
     )
     return web.Response(body=body, content_type="application/json")

@@ -2,12 +2,13 @@
 
 from ozymandias.api.access import Access, Document
 from ozymandias.api.rights import advised
-from ozymandias.core.advice import advice
+from ozymandias.api.stepwise import step_by_step
+from ozymandias.core.advice import advising
 from ozymandias.core.decision import Explained, Verdict, explain, find
 from ozymandias.core.explain import why
 from ozymandias.core.nodes import found
 from ozymandias.core.upkeep import VERSIONS_KEPT
-from ozymandias.core.whynot import verdicts_now, why_not
+from ozymandias.core.whynot import asking_why_not, verdicts_now
 from ozymandias.model.decision import Decision
 from ozymandias.model.event import DECIDED, EventRecord
 from ozymandias.model.instance import Assigned
@@ -16,7 +17,7 @@ from ozymandias.model.node import NodeName
 from ozymandias.model.units import format_duration
 from ozymandias.problems import RESOURCE_NOT_FOUND, Problem, ProblemError
 from ozymandias.store.decisions import readable
-from ozymandias.store.replay import export, export_decision
+from ozymandias.store.replay import export_decision, exporting
 from ozymandias.store.tokens import Right
 
 CLOCKS_DIFFER_SECONDS = 1.0  # from one host to the next
@@ -26,21 +27,22 @@ class Explaining:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def job(self, key: JobKey, right: Right = Right.ADMIN) -> Document:
+    async def job(self, key: JobKey, right: Right = Right.ADMIN) -> Document:
         """Of a job that is there."""
         snapshot = self._access.mirror.snapshot()
-        suggestions = [advised(right, suggestion) for suggestion in advice(snapshot, key)]
+        found = await step_by_step(advising(snapshot, key))
+        suggestions = [advised(right, suggestion) for suggestion in found]
         return {
             "lines": list(why(snapshot, key, suggestions)),
             "suggestions": [suggestion.document() for suggestion in suggestions],
         }
 
-    def why_not(self, key: JobKey, name: NodeName, right: Right = Right.ADMIN) -> Document:
+    async def why_not(self, key: JobKey, name: NodeName, right: Right = Right.ADMIN) -> Document:
         snapshot = self._access.mirror.snapshot()
         there = found(snapshot, name)
         if isinstance(there, Problem):
             raise ProblemError(there)
-        answer = why_not(snapshot, key, name)
+        answer = await step_by_step(asking_why_not(snapshot, key, name))
         return {
             "job": key.name,
             "namespace": key.namespace,
@@ -76,18 +78,19 @@ class Explaining:
             if event.namespace == key.namespace and event.instance in names and event.time >= since
         ]
 
-    def replay(self, *, with_environment: bool = False, decision: str = "") -> bytes:
+    async def replay(self, *, with_environment: bool = False, decision: str = "") -> bytes:
         """The state now, or what a recorded decision was made on, as one file."""
         if decision:
             return export_decision(self._decision(decision))
         snapshot, wall = self._access.mirror.snapshot(), self._access.clock.wall()
-        return export(
+        steps = exporting(
             snapshot,
             wall,
             with_environment=with_environment,
             leisure=self._access.leisure(snapshot),
             lately=self._access.lately(),
         )
+        return await step_by_step(steps)
 
     def _decision(self, name: str) -> Decision:
         for decision in self._decisions():

@@ -128,7 +128,8 @@ async def versions(request: web.Request) -> web.StreamResponse:
 
 
 async def why(request: web.Request) -> web.StreamResponse:
-    return web.json_response(operations(request).why(key_of(request), request[ASKED].right))
+    right = request[ASKED].right
+    return web.json_response(await operations(request).why(key_of(request), right))
 
 
 async def logs(request: web.Request) -> web.StreamResponse:

@@ -338,18 +338,18 @@ class Operations:
         current = record.head.version if record else None
         return {"items": [documents.version_row(version, current) for version in found]}
 
-    def why(self, key: JobKey, right: Right = Right.ADMIN) -> Document:
+    async def why(self, key: JobKey, right: Right = Right.ADMIN) -> Document:
         self._record(key)
         snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
         held = documents.frozen_words(snapshot, snapshot.jobs[key], now)
         lines = [f"The change waits: it is {held}."] if held else []
         lines += documents.pool_lines(snapshot, snapshot.jobs[key], now)
-        found = self.explaining.job(key, right)
+        found = await self.explaining.job(key, right)
         return {**found, "lines": [*found["lines"], *lines]}
 
-    def why_not(self, key: JobKey, node: NodeName, right: Right = Right.ADMIN) -> Document:
+    async def why_not(self, key: JobKey, node: NodeName, right: Right = Right.ADMIN) -> Document:
         self._record(key)
-        return self.explaining.why_not(key, node, right)
+        return await self.explaining.why_not(key, node, right)
 
     def instances(
         self, *, namespace: str = "", job: str = "", limit: int | None = None, cursor: str = ""

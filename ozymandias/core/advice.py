@@ -19,7 +19,8 @@ from ozymandias.core.rooms import rooms_of
 from ozymandias.core.routes import Names
 from ozymandias.core.rules import rules_of
 from ozymandias.core.schedule import plan_scale, plan_submit, rooms_without
-from ozymandias.core.suggest import Trial, suggestions_for
+from ozymandias.core.stepwise import Stepwise, at_once
+from ozymandias.core.suggest import Trial, suggesting
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Container, Job, JobKey, JobRecord, Neighbour, PlacementRules
 from ozymandias.model.node import Demand, Node, NodeName
@@ -38,6 +39,11 @@ _SPACE = re.compile(r"containers\.([^.]+)\.volumes\.(.+)\.space")
 
 def advice(snapshot: Snapshot, key: JobKey) -> tuple[Suggestion, ...]:
     """What would give the job all the instances that it lacks; nothing if it lacks none."""
+    return at_once(advising(snapshot, key))
+
+
+def advising(snapshot: Snapshot, key: JobKey) -> Stepwise[tuple[Suggestion, ...]]:
+    """The same, step by step of what is played."""
     record = snapshot.jobs.get(key)
     if record is None or record.current is None or record.head.deleting or is_system(record):
         return ()
@@ -55,18 +61,31 @@ def advice(snapshot: Snapshot, key: JobKey) -> tuple[Suggestion, ...]:
     if attempt.fits() or len(snapshot.nodes) > NODES_MAX:
         return ()
     trial = Trial(
-        holds=lambda suggestion: does(snapshot, key, suggestion.change),
+        holds=lambda suggestion: trying(snapshot, key, suggestion.change),
         changed=replace(attempt, rooms=rooms_without(snapshot, key), kept=0, there={}),
     )
-    return tuple(suggestions_for(attempt, attempt.placeable(), trial))
+    found: list[Suggestion] = []
+    for suggestion in suggesting(attempt, attempt.placeable(), trial):
+        if suggestion is None:
+            yield
+        else:
+            found.append(suggestion)
+    return tuple(found)
 
 
 def does(snapshot: Snapshot, key: JobKey, change: Mapping[str, Any]) -> bool:
     """Whether the change, carried out and played to its end, leaves the job with all it wants."""
+    return at_once(trying(snapshot, key, change))
+
+
+def trying(snapshot: Snapshot, key: JobKey, change: Mapping[str, Any]) -> Stepwise[bool]:
+    """The same, step by step of what is played."""
+    yield
     world = carried_out(snapshot, key, change)
     if world is None:
         return False
-    future = Future(world).play()
+    yield
+    future = yield from Future(world).playing()
     live = sum(1 for a in future.now.instances(key) if a.state is not SlotState.STOPPING)
     return live >= future.now.jobs[key].head.wanted
 

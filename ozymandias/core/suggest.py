@@ -4,18 +4,19 @@ First what whoever submits could change (fewer, smaller, less particular), then 
 could do: start a node, open it, label it, add one. Each is enough by itself.
 
 What fits by rooms and rules alone is enough for a job that is being submitted. One that waits is
-held against more (`core/advice.py`): a `Trial` says what.
+held against more (`core/advice.py`): a `Trial` says what. That takes long, so there is a None among
+the suggestions wherever whoever looks for them may do other things before the next is tried.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from ozymandias.core.attempt import Attempt, counted, why_closed
 from ozymandias.core.labels import labels_for
 from ozymandias.core.newcomers import more_nodes
 from ozymandias.core.rooms import Room, Rooms
 from ozymandias.core.rules import label_demands, rules_of
+from ozymandias.core.stepwise import Stepwise
 from ozymandias.model.job import Neighbour, PlacementRules, VolumeKind
 from ozymandias.model.node import Demand, NodeName, millis_of
 from ozymandias.model.record import replace
@@ -32,23 +33,39 @@ NODES_TRIED_MAX = 100  # of those that could be labelled
 TRIES_MAX = 8  # of suggestions alike that are held against more than rooms and rules
 WEIGHT = 10  # of what was required and would be preferred
 
+Holds = Callable[[Suggestion], Stepwise[bool]]
+Found = Iterator[Suggestion | None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """What suggestions for a job that waits are held against, beside rooms and rules."""
 
-    holds: Callable[[Suggestion], bool]
+    holds: Holds
     changed: Attempt  # as it will be asked when the job is changed: its own instances make way
 
 
-def suggestions_for(
-    attempt: Attempt, placeable: int, trial: Trial | None = None
-) -> Iterator[Suggestion]:
+def suggestions_for(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
+    """For a job that is being submitted."""
+    return (found for found in suggesting(attempt, placeable) if found is not None)
+
+
+def suggesting(attempt: Attempt, placeable: int, trial: Trial | None = None) -> Found:
     holds = trial.holds if trial else _fits_already
     changed = trial.changed if trial else attempt
 
-    def first(candidates: Iterator[Suggestion]) -> Iterator[Suggestion]:
-        return islice(filter(holds, islice(candidates, TRIES_MAX)), 1)
+    def first(candidates: Found) -> Found:
+        tries = 0
+        for candidate in candidates:
+            if candidate is None:
+                yield None
+                continue
+            if (yield from holds(candidate)):
+                yield candidate
+                return
+            tries += 1
+            if tries == TRIES_MAX:
+                return
 
     yield from first(_fewer_instances(attempt, placeable))
     if attempt.can_change_job:
@@ -57,15 +74,18 @@ def suggestions_for(
         yield from _less_cpu(changed, holds)
         yield from first(_no_host_port(changed))
         yield from first(_more_per_node(changed))
-        yield from filter(holds, _less_particular(changed))
+        for candidate in _less_particular(changed):
+            if (yield from holds(candidate)):
+                yield candidate
     yield from first(_started(attempt))
     yield from first(_uncordoned(attempt))
     yield from first(_labelled(attempt))
     yield from first(more_nodes(attempt, placeable, is_pending=trial is not None))
 
 
-def _fits_already(_: Suggestion) -> bool:
+def _fits_already(_: Suggestion) -> Stepwise[bool]:
     """It was found by rooms and rules, and no more is asked."""
+    yield from ()
     return True
 
 
@@ -80,7 +100,7 @@ def _fewer_instances(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
 # Smaller ------------------------------------------------------------------------------------------
 
 
-def _less_memory(attempt: Attempt, holds: Callable[[Suggestion], bool]) -> Iterator[Suggestion]:
+def _less_memory(attempt: Attempt, holds: Holds) -> Found:
     job, demand = attempt.job, attempt.demand
     largest = max(job.containers, key=lambda c: c.memory_bytes)
     others = demand.memory_bytes - largest.memory_bytes
@@ -99,7 +119,7 @@ def _less_memory(attempt: Attempt, holds: Callable[[Suggestion], bool]) -> Itera
     yield from _largest(sizes, lambda size: attempt.fits(with_memory(size)), worded, holds)
 
 
-def _less_disk(attempt: Attempt, holds: Callable[[Suggestion], bool]) -> Iterator[Suggestion]:
+def _less_disk(attempt: Attempt, holds: Holds) -> Found:
     job, demand = attempt.job, attempt.demand
     volumes = [(v, c) for c in job.containers for v in c.volumes if v.kind is VolumeKind.LOCAL]
     if not volumes:
@@ -121,7 +141,7 @@ def _less_disk(attempt: Attempt, holds: Callable[[Suggestion], bool]) -> Iterato
     yield from _largest(sizes, lambda size: attempt.fits(with_disk(size)), worded, holds)
 
 
-def _less_cpu(attempt: Attempt, holds: Callable[[Suggestion], bool]) -> Iterator[Suggestion]:
+def _less_cpu(attempt: Attempt, holds: Holds) -> Found:
     job, demand = attempt.job, attempt.demand
     if not demand.cpu_millis:
         return
@@ -152,29 +172,37 @@ def _largest(
     sizes: Sequence[int],
     fits: Callable[[int], bool],
     worded: Callable[[int], Suggestion],
-    holds: Callable[[Suggestion], bool],
-) -> Iterator[Suggestion]:
+    holds: Holds,
+) -> Found:
     """The largest of these sizes with which everything fits, if there is one.
 
     What fits by rooms is found out quickly, and mostly it holds; else smaller ones are looked for.
     """
-    count = _steps_that_do(len(sizes), lambda n: fits(sizes[n - 1]))
-    if count and not holds(worded(sizes[count - 1])):
-        count = _steps_that_do(count - 1, lambda n: holds(worded(sizes[n - 1])))
-    if count:
-        yield worded(sizes[count - 1])
+
+    def by_rooms(size: int) -> Stepwise[bool]:
+        yield
+        return fits(size)
+
+    size = yield from _largest_that_does(sizes, by_rooms)
+    if size and not (yield from holds(worded(size))):
+        smaller = sizes[: sizes.index(size)]
+        size = yield from _largest_that_does(smaller, lambda size: holds(worded(size)))
+    if size:
+        yield worded(size)
 
 
-def _steps_that_do(most: int, does: Callable[[int], bool]) -> int:
-    """The largest number up to ``most`` that does, 0 if there is none: by halves."""
-    low, high = 0, most
+def _largest_that_does(
+    sizes: Sequence[int], does: Callable[[int], Stepwise[bool]]
+) -> Stepwise[int]:
+    """Of sizes that grow, 0 if there is none: by halves."""
+    low, high = 0, len(sizes)
     while low < high:
         middle = (low + high + 1) // 2
-        if does(middle):
+        if (yield from does(sizes[middle - 1])):
             low = middle
         else:
             high = middle - 1
-    return low
+    return sizes[low - 1] if low else 0
 
 
 # Less particular ----------------------------------------------------------------------------------
@@ -242,10 +270,11 @@ def _fits_with(attempt: Attempt, asked: PlacementRules) -> bool:
 # Other nodes --------------------------------------------------------------------------------------
 
 
-def _started(attempt: Attempt) -> Iterator[Suggestion]:
+def _started(attempt: Attempt) -> Found:
     """Nodes that are merely not there: one of them, or all."""
     away = rooms_if_started(attempt.snapshot)
     for names in (*([name] for name in away), list(away) if len(away) > 1 else []):
+        yield None
         back = {name: away[name] for name in names}
         if back and attempt.fits(rooms=attempt.rooms | back):
             yield Suggestion(text=start_words(names), change={"start": names})
@@ -265,15 +294,16 @@ def start_words(names: Sequence[NodeName]) -> str:
     return f"start {' and '.join(names)} (where `ozy up` made it: `{command}`)"
 
 
-def _uncordoned(attempt: Attempt) -> Iterator[Suggestion]:
+def _uncordoned(attempt: Attempt) -> Found:
     for name, node in sorted(attempt.snapshot.nodes.items()):
-        if why_closed(node) == "cordoned" and attempt.fits(
-            rooms=attempt.rooms | {name: Room.of(node)}
-        ):
+        if why_closed(node) != "cordoned":
+            continue
+        yield None
+        if attempt.fits(rooms=attempt.rooms | {name: Room.of(node)}):
             yield Suggestion(text=f"uncordon {name}", change={"uncordon": name})
 
 
-def _labelled(attempt: Attempt) -> Iterator[Suggestion]:
+def _labelled(attempt: Attempt) -> Found:
     """A node that takes work and lacks nothing but labels."""
     against = attempt.rules.against
     demands = label_demands(attempt.snapshot.settings, attempt.job)
@@ -283,6 +313,7 @@ def _labelled(attempt: Attempt) -> Iterator[Suggestion]:
             missing = labels_for(asked, node.ledger.all_labels)
             if not missing:
                 continue
+            yield None
             ledger = replace(node.ledger, set_labels={**node.ledger.set_labels, **missing})
             nodes = {**attempt.snapshot.nodes, name: replace(node, ledger=ledger)}
             rules = rules_of(replace(attempt.snapshot, nodes=nodes), attempt.job)

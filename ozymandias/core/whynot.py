@@ -17,6 +17,7 @@ from ozymandias.core.outlook import Future
 from ozymandias.core.placement import Ask
 from ozymandias.core.rooms import rooms_of
 from ozymandias.core.rules import label_demands, rules_of
+from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.suggest import FINE_STEP, label_suggestion, start_words
 from ozymandias.core.system import why_not as why_not_system
 from ozymandias.model.instance import SlotState
@@ -47,6 +48,11 @@ def verdicts_now(snapshot: Snapshot, record: JobRecord) -> tuple[Verdict, ...]:
 
 def why_not(snapshot: Snapshot, key: JobKey, node: NodeName) -> WhyNot:
     """For a job and a node that are there."""
+    return at_once(asking_why_not(snapshot, key, node))
+
+
+def asking_why_not(snapshot: Snapshot, key: JobKey, node: NodeName) -> Stepwise[WhyNot]:
+    """The same, step by step of what is played."""
     record = snapshot.jobs[key]
     here = [a for a in snapshot.instances_on(node) if a.job == key]
     lines = [
@@ -63,7 +69,10 @@ def why_not(snapshot: Snapshot, key: JobKey, node: NodeName) -> WhyNot:
     verdicts = verdicts_now(snapshot, record)
     verdict = next(v for v in verdicts if v.node == node)
     lines.append(_line(key, verdict, verdicts))
-    suggestions = tuple(_suggestions(snapshot, record, node)) if verdict.against else ()
+    suggestions: tuple[Suggestion, ...] = ()
+    for suggestion in _candidates(snapshot, record, node) if verdict.against else ():
+        if (yield from _is_enough(snapshot, record, node, suggestion)):
+            suggestions += (suggestion,)
     return WhyNot(
         job=key, node=node, lines=tuple(lines), verdicts=verdicts, suggestions=suggestions
     )
@@ -105,22 +114,17 @@ def _difference(best: Verdict, other: Verdict) -> str:
 # What would let it --------------------------------------------------------------------------------
 
 
-def _suggestions(snapshot: Snapshot, record: JobRecord, node: NodeName) -> Iterator[Suggestion]:
-    """Each alone is enough: carried out, nothing speaks against the node any more."""
-    for suggestion in _candidates(snapshot, record, node):
-        if _is_enough(snapshot, record, node, suggestion):
-            yield suggestion
-
-
 def _is_enough(
     snapshot: Snapshot, record: JobRecord, node: NodeName, suggestion: Suggestion
-) -> bool:
-    """Carried out, and what follows from it played to its end: there is one more, or may be."""
+) -> Stepwise[bool]:
+    """Carried out alone, and what follows played to its end: there is one more, or may be."""
+    yield
     key, world = record.key, carried_out(snapshot, record.key, suggestion.change)
     if world is None or world.jobs[key].current is None:
         return False
+    yield
     if len(world.nodes) <= NODES_MAX:
-        world = Future(world).play().now
+        world = (yield from Future(world).playing()).now
     if _live_on(world, key, node) > _live_on(snapshot, key, node):
         return True
     verdicts = verdicts_now(world, world.jobs[key])

@@ -58,7 +58,7 @@ def test_the_important_is_submitted_to_a_full_cluster() -> None:
             (Right.ADMIN, "add 1"),
             (Right.DEPLOY, "have an administrator add 1"),
         ):
-            lines = api.why(low, right)["lines"]
+            lines = (await api.why(low, right))["lines"]
             assert any(words in line for line in lines)
             assert any(f" would have a place if you {advice}" in line for line in lines)
         await api.stop(JobKey(Namespace("default"), JobName("shop")))

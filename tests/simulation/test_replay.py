@@ -45,10 +45,11 @@ async def watch(world: World, dice: random.Random, files: list[bytes]) -> None:
         seeing = [d for d in world.ready() if d.mirror.is_ready and not d.own_part]
         if seeing:
             daemon = dice.choice(seeing)
-            files.append(daemon.operations.explaining.replay(with_environment=True))
+            snapshot = daemon.mirror.snapshot()  # others go on while the file is made of it
+            files.append(await daemon.operations.explaining.replay(with_environment=True))
             # What a file tells is what the daemon itself would do.
             found = load(files[-1])
-            plan = plan_of(daemon.mirror.snapshot(), found.wall, found.moment)
+            plan = plan_of(snapshot, found.wall, found.moment)
             assert found.plan == json.loads(canonical(plan))
 
 
