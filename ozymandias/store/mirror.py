@@ -71,7 +71,7 @@ class Mirror:
 
     def _clear(self) -> None:
         self._presences: dict[NodeName, tuple[Presence, KV]] = {}
-        self._ledgers: dict[NodeName, tuple[Ledger, int]] = {}
+        self._ledgers: dict[NodeName, tuple[Ledger | bytes, int]] = {}  # bytes: not read yet
         self._loads: dict[NodeName, Load] = {}
         self._settings = (Settings(), 0)
         self._heads: dict[JobKey, tuple[JobHead, int]] = {}
@@ -115,8 +115,7 @@ class Mirror:
         rest = self._apply_others(events, revision) if is_others else events
         for event in rest:
             self._apply(event.kv, deleted=event.deleted, is_others=is_others)
-        is_log = all(event.kv.key.startswith(keys.EVENTS) for event in rest)
-        is_log = is_log and len(rest) == len(events)
+        is_log = len(rest) == len(events) and all(e.kv.key.startswith(keys.EVENTS) for e in rest)
         is_loss = any(e.deleted and e.kv.key.startswith(keys.NODES) for e in rest)
         self._publish(revision, is_log=is_log, is_loss=is_loss)
 
@@ -293,7 +292,8 @@ class Mirror:
 
         It is most of what peers write, and each of the others reads it: no event is made of what
         is no more than a key and its bytes, and assignments, which are most of it, are entered here
-        but for those that can't be read or hold something new to us.
+        but for those that can't be read or hold something new to us. A peer that fills its nodes
+        rewrites their ledgers again and again: they are read when somebody looks at them.
         """
         if self._unknown:
             return events
@@ -302,19 +302,23 @@ class Mirror:
         for number, message in enumerate(messages):
             kv = message.kv
             key, value = kv.key, kv.value
-            if value and key.startswith(keys.ASSIGNMENTS):
-                try:
+            try:
+                if value and key.startswith(keys.ASSIGNMENTS):
                     node, job = keys.node_and_job(key, keys.ASSIGNMENTS)
                     groups, unknown = codec.decode_known_groups(value)
                     if not unknown:
                         entered[node, job] = Assignment(node=node, job=job, groups=groups)
                         jobs.add(job)
                         continue
-                except ValueError:
-                    pass  # it is left out, and said so, with the rest
-            elif value and key.startswith(UNLEASED):
-                self._apply(KV(key, value, 0, revision, 0, 0), deleted=False, is_others=True)
-                continue
+                elif value and key.startswith(keys.LEDGERS):
+                    self._enter_ledger(keys.node_named(key[len(keys.LEDGERS) :]), value, revision)
+                    self.others_revision = revision
+                    continue
+                elif value and key.startswith(UNLEASED):
+                    self._apply(KV(key, value, 0, revision, 0, 0), deleted=False, is_others=True)
+                    continue
+            except ValueError:
+                pass  # it is left out, and said so, with the rest
             rest.append(number)
         if jobs:
             self.others_revision = revision
@@ -331,7 +335,10 @@ class Mirror:
         except ValueError as error:
             with contextlib.suppress(ValueError):  # of the key itself
                 self._apply_decoded(kv, True, NOT_OURS)
-            warn("store.undecodable", key=kv.key.decode(errors="replace"), reason=str(error))
+            self._leave_out(kv, error)
+
+    def _leave_out(self, kv: KV, error: ValueError) -> None:
+        warn("store.undecodable", key=kv.key.decode(errors="replace"), reason=str(error))
 
     def _meaning(self, key: bytes, value: bytes) -> Any:
         """What bytes of ours mean, the first time that they are seen."""
@@ -417,7 +424,7 @@ class Mirror:
             ledger = self._read(Ledger, kv) if known is NOT_OURS else known
             self._enter_ledger(name, ledger, kv.mod_revision)
 
-    def _enter_ledger(self, name: NodeName, ledger: Ledger, revision: int) -> None:
+    def _enter_ledger(self, name: NodeName, ledger: Ledger | bytes, revision: int) -> None:
         self._ledgers[name] = (ledger, revision)
         self._changes.nodes.add(name)
 
@@ -437,9 +444,11 @@ class Mirror:
 
     def _node(self, name: NodeName) -> Node | None:
         """Its ledger makes it a node; all else may be missing."""
-        if name not in self._ledgers:
+        ledger, ledger_revision = self._ledgers.get(name, (None, 0))
+        if isinstance(ledger, bytes):
+            ledger = self._read_ledger(name, ledger, ledger_revision)
+        if ledger is None:
             return None
-        ledger, ledger_revision = self._ledgers[name]
         presence, record = self._presences.get(name, (None, None))
         return Node(
             name=name,
@@ -450,6 +459,17 @@ class Mirror:
             presence_lease=record.lease if record else 0,
             load=self._loads.get(name),
         )
+
+    def _read_ledger(self, name: NodeName, value: bytes, revision: int) -> Ledger | None:
+        kv = KV(keys.ledger(name), value, 0, revision, 0, 0)
+        try:
+            ledger = self._read(Ledger, kv)
+        except ValueError as error:
+            del self._ledgers[name]
+            self._leave_out(kv, error)
+            return None
+        self._ledgers[name] = ledger, revision
+        return ledger
 
     def _apply_job(self, kv: KV, deleted: bool, known: Any) -> None:
         if kv.key.startswith(keys.JOBS):

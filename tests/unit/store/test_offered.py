@@ -77,7 +77,7 @@ def test_a_transaction_of_ours_is_entered_without_reading_it(
             await committed(peer, "one")
             assert not looked_at
             await committed(other, "theirs")
-            assert keys.ledger(other.node) in looked_at
+            assert keys.job(job("theirs").key) in looked_at
             one = job("one").key
             decides: list[Decide] = [
                 lambda s: plan_scale(s, one, 3),

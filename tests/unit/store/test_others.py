@@ -4,7 +4,9 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-from ozymandias.model.node import NodeName
+import pytest
+
+from ozymandias.model.node import Ledger, NodeName, Resources
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import Delete, Op, Put
 from ozymandias.store import codec, keys
@@ -54,6 +56,40 @@ def test_a_transaction_of_somebody_else_is_shown_as_it_is() -> None:
                     assert peer.mirror.snapshot().unknown
             assert told == {job().key}
             assert peer.mirror.snapshot().of(job().key).keys() == {*NODES} - {NODES[0], NODES[4]}
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_ledgers_that_others_rewrite_are_read_when_somebody_looks(is_seen: bool) -> None:
+    """Each of them, or the last of many: with what can't be read, and what is new to us."""
+    ledger = json.loads(codec.encode(Ledger(capacity=Resources(memory_bytes=7))))
+
+    def write(node: NodeName, **changes: object) -> Put:
+        return Put(keys.ledger(node), json.dumps(ledger | changes).encode())
+
+    async def main() -> None:
+        async with peers() as (etcd, [peer]):
+            m0, m1, m2, *_ = NODES
+            transactions: list[Sequence[Op]] = [
+                [write(node, is_cordoned=False) for node in NODES],
+                [write(m0, is_cordoned=True), Put(keys.ledger(m1), b"{"), put(m0, [GROUP])],
+                [write(m0, commit="c"), Put(keys.LEDGERS + b"no/name", b"{}")],
+                [write(m2, colour="blue"), write(m1, commit="c")],
+                [write(m2, commit="d")],
+                [write(m1, colour="red"), write(m0, commit="e")],
+                [Delete(keys.ledger(NODES[3])), Put(keys.ledger(NODES[4]), b"7")],
+            ]
+            for number, then in enumerate(transactions):
+                etcd.txn((), then)
+                await peer.mirror.reached(etcd.revision)
+                assert peer.mirror.others_revision == etcd.revision
+                if is_seen or number == len(transactions) - 1:
+                    assert peer.mirror.snapshot() == await fresh(peer)
+            nodes = peer.mirror.snapshot().nodes
+            assert nodes.keys() == {peer.node, m0, m1, m2, NODES[5]}
+            assert nodes[m0].ledger.commit == "e" and not nodes[m0].ledger.is_cordoned
+            assert peer.mirror.snapshot().unknown.keys() == {keys.ledger(m1)}
 
     in_virtual_time(main)
 
