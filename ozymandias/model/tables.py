@@ -96,7 +96,16 @@ def _laid_over(base: dict[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
 class Table(Layered[K, V]):
     """All of one kind: nodes, jobs, claims."""
 
-    __slots__ = ("__weakref__", "_before", "_found", "_prior", "_updates", "_whole", "facts")
+    __slots__ = (
+        "__weakref__",
+        "_before",
+        "_found",
+        "_older",
+        "_prior",
+        "_updates",
+        "_whole",
+        "facts",
+    )
 
     def __init__(
         self,
@@ -108,6 +117,8 @@ class Table(Layered[K, V]):
         self._base, self._recent, self._length = base, recent, length
         # What was found out about the shared entries, for all tables that share them.
         self.facts: dict[Hashable, Any] = {} if facts is None else facts
+        # The facts of the entries that these were made from, and what is different from those.
+        self._older: tuple[dict[Hashable, Any], Mapping[K, V | None]] = {}, {}
         self._found: dict[Hashable, Any] = {}
         self._whole: dict[K, V] | None = None
         # The table that it was made from, and what is different from there.
@@ -133,8 +144,10 @@ class Table(Layered[K, V]):
             length += (value is not None) - is_there
         if size > SMALL and (len(recent) <= RECENT_MAX or len(recent) ** 2 <= 4 * size):
             table = Table(base, recent, length, self.facts)
+            table._older = self._older
         else:
             table = Table(_laid_over(base, recent), {}, length)
+            table._older = self.facts, recent
         table._before, table._updates, table._prior = ref(self), updates, self._found
         return table
 
@@ -158,7 +171,8 @@ class Table(Layered[K, V]):
         """The few entries of which something holds, by a function that is known by name.
 
         Only what changed is looked at: since the table that this was made from, if somebody asked
-        there, or else in what is shared, which is looked at once for all tables that share it.
+        there, or else in what is shared, which is looked at once for all tables that share it, and
+        there again only at what is different from what was shared before.
         """
         if holds not in self._found:
             newer: Mapping[K, V | None]
@@ -166,13 +180,12 @@ class Table(Layered[K, V]):
                 known, newer = self._prior[holds], self._updates
             else:
                 if holds not in self.facts:
-                    self.facts[holds] = {
-                        k: value for k, value in self._base.items() if holds(value)
-                    }
+                    older, since = self._older
+                    is_known = holds in older
+                    known, newer = (older[holds], since) if is_known else ({}, self._base)
+                    self.facts[holds] = _where(holds, known, newer)
                 known, newer = self.facts[holds], self._recent
-            found = {key: value for key, value in known.items() if key not in newer}
-            found |= {k: value for k, value in newer.items() if value is not None and holds(value)}
-            self._found[holds] = found
+            self._found[holds] = _where(holds, known, newer)
         few: dict[K, V] = self._found[holds]
         return few
 
@@ -192,6 +205,14 @@ class Table(Layered[K, V]):
         if self._whole is None:
             self._whole = _laid_over(self._base, self._recent)
         return self._whole
+
+
+def _where(
+    holds: Callable[[V], Any], known: Mapping[K, V], newer: Mapping[K, V | None]
+) -> dict[K, V]:
+    """The entries of which it holds: those that are ``known`` and not newer, and the newer ones."""
+    found = {key: value for key, value in known.items() if key not in newer}
+    return found | {k: value for k, value in newer.items() if value is not None and holds(value)}
 
 
 def changes_between(before: Mapping[K, V], after: Mapping[K, V]) -> Mapping[K, V | None]:

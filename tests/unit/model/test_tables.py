@@ -87,6 +87,24 @@ def test_what_holds_of_few_is_found_by_what_changed(
         assert table.where(is_even) == {n: v for n, v in table.items() if is_even(v)}
 
 
+def test_what_held_of_shared_entries_is_known_of_those_made_from_them() -> None:
+    """Only what is different is looked at, though many changes at once make another shared part."""
+    looked: list[int] = []
+
+    def is_odd(number: int) -> bool:
+        looked.append(number)
+        return number % 2 == 1
+
+    table = Table.of(dict.fromkeys(range(1000), 2) | {1: 1, 2: 3, 3: 5})
+    assert table.where(is_odd).keys() == {1, 2, 3}
+    many = table.changed({1: 4}).changed(dict.fromkeys(range(400, 600), 2) | {2: None, 500: 7})
+    assert many.shared is not table.shared
+    looked.clear()
+    assert many.where(is_odd) == {3: 5, 500: 7}
+    assert len(looked) == 201
+    assert table.where(is_odd).keys() == {1, 2, 3}
+
+
 @given(st.lists(NUMBERS, min_size=1, max_size=8), st.data())
 def test_what_differs_between_two_tables_is_among_the_changes_since(
     steps: list[dict[int, int | None]], data: st.DataObject
