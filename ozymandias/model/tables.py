@@ -7,6 +7,7 @@ changes those once they are part of a table; who has the same row as before know
 that nothing in it is different.
 """
 
+from abc import abstractmethod
 from collections.abc import (
     Callable,
     Hashable,
@@ -34,32 +35,15 @@ LINKS_MAX = 24  # changes that a row carries along
 _Link = tuple[K, V | None, "_Link[K, V]"] | None  # a key, what it stands for now, the one before
 
 
-class Layered(Mapping[K, V]):
-    """Many entries that are shared, and the few that changed since, where None is a gap."""
+class Sharing(Mapping[K, V]):
+    """Entries of which most are shared; who asks for all of them sees a dict."""
 
-    __slots__ = ("_base", "_length", "_recent")
+    __slots__ = ("_length",)
 
-    _base: dict[K, V]
-    _recent: dict[K, V | None]
     _length: int
 
-    def __getitem__(self, key: K) -> V:
-        value = self._recent[key] if key in self._recent else self._base[key]
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def get(self, key: K, default: Any = None) -> Any:
-        """As every mapping's, without raising and catching for what is not there."""
-        if key in self._recent:
-            value = self._recent[key]
-            return default if value is None else value
-        return self._base.get(key, default)
-
-    def __contains__(self, key: object) -> bool:
-        if key in self._recent:
-            return self._recent[key] is not None
-        return key in self._base
+    @abstractmethod
+    def _all(self) -> dict[K, V]: ...
 
     def __len__(self) -> int:
         return self._length
@@ -76,9 +60,6 @@ class Layered(Mapping[K, V]):
     def values(self) -> ValuesView[V]:
         return self._all().values()
 
-    def _all(self) -> dict[K, V]:
-        return _laid_over(self._base, self._recent)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._all()!r})"
 
@@ -93,15 +74,20 @@ def _laid_over(base: dict[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
     return entries
 
 
-class Table(Layered[K, V]):
-    """All of one kind: nodes, jobs, claims."""
+class Table(Sharing[K, V]):
+    """All of one kind: nodes, jobs, claims.
+
+    Many entries that are shared, and the few that changed since, where None is a gap.
+    """
 
     __slots__ = (
         "__weakref__",
+        "_base",
         "_before",
         "_found",
         "_older",
         "_prior",
+        "_recent",
         "_updates",
         "_whole",
         "facts",
@@ -189,6 +175,24 @@ class Table(Layered[K, V]):
         few: dict[K, V] = self._found[holds]
         return few
 
+    def __getitem__(self, key: K) -> V:
+        value = self._recent[key] if key in self._recent else self._base[key]
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """As every mapping's, without raising and catching for what is not there."""
+        if key in self._recent:
+            value = self._recent[key]
+            return default if value is None else value
+        return self._base.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        if key in self._recent:
+            return self._recent[key] is not None
+        return key in self._base
+
     @property
     def shared(self) -> Mapping[K, V]:
         """The entries that are shared, some of which have ``recent`` ones in their stead."""
@@ -223,7 +227,7 @@ def changes_between(before: Mapping[K, V], after: Mapping[K, V]) -> Mapping[K, V
     return changes | dict.fromkeys(before.keys() - after.keys())
 
 
-class Row(Mapping[K, V]):
+class Row(Sharing[K, V]):
     """A row of `Pairs`. It is written while a table is made, and read-only once it is part of it.
 
     One on a node that has hundreds of jobs gets a successor for each that comes or goes, and few of
@@ -231,7 +235,7 @@ class Row(Mapping[K, V]):
     a chain of links, the last one first; who wants to see all of it lays them over once.
     """
 
-    __slots__ = ("_base", "_length", "_link", "_links")
+    __slots__ = ("_base", "_link", "_links")
 
     def __init__(self) -> None:
         self._base: dict[K, V] = {}
@@ -275,21 +279,6 @@ class Row(Mapping[K, V]):
     def __contains__(self, key: object) -> bool:
         return self._all().__contains__(key)
 
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._all())
-
-    def items(self) -> ItemsView[K, V]:
-        return self._all().items()
-
-    def keys(self) -> KeysView[K]:
-        return self._all().keys()
-
-    def values(self) -> ValuesView[V]:
-        return self._all().values()
-
     def _all(self) -> dict[K, V]:
         """The same entries without links: a row says no less after it than before."""
         link, newest = self._link, []
@@ -300,9 +289,6 @@ class Row(Mapping[K, V]):
             newest.reverse()
             self._base, self._link, self._links = _laid_over(self._base, dict(newest)), None, 0
         return self._base
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._all()!r})"
 
 
 class Column(dict[NodeName, V]):
