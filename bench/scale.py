@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 from bench.figure import report
 from bench.scaling.shapes import PER_NODE, SHAPES, Size, node_name
+from bench.scaling.slices import slices
 from bench.scaling.world import World, world
 from ozymandias.model.record import replace
 
 GIGABYTE = 1e9
 PEER_INSTANCES = 10  # of each job when peers race
+SLICED_PART = 4  # of the jobs when peers race with a slice of a processor each
 GROWTH_NODES = 50
 CONNECTIONS = 64
 
@@ -161,6 +163,33 @@ def peers(size: Size) -> None:
     busiest = together.busiest_seconds
     how = f"{busiest:.2f} s: what bounds them on machines of their own, beside etcd"
     inform("CPU of the busiest peer / of one alone", busiest / alone.cpu_seconds, "", how)
+    _peers_apart(size)
+
+
+def _peers_apart(size: Size) -> None:
+    """The same where each has its own, as on machines of their own: all of them, one processor."""
+    jobs, share = max(size.peers, size.peer_jobs // SLICED_PART), 1 / size.peers
+    figure = f"{size.peers} peers / one alone, each with {share:.3f} of a processor"
+    try:
+        alone, together = (_sliced_race(size, count, jobs, share) for count in (1, size.peers))
+    except OSError as error:
+        report(figure, 0.0, "", 1.0, f"not measured, it is for root to set: {error}", ok=False)
+        return
+    ratio = together.rate / alone.rate
+    how = (
+        f"{together.rate:.0f} against {alone.rate:.0f} placements/s, {jobs} jobs, CPU"
+        f" {together.cpu_seconds:.2f} against {alone.cpu_seconds:.2f} s,"
+        f" conflicts {100 * together.lost:.1f} %"
+    )
+    report(figure, ratio, "", 1.0, how, ok=ratio >= 1.0)
+
+
+def _sliced_race(size: Size, peers: int, jobs: int, share: float) -> "Race":
+    with slices(share) as given, world(peers=peers, nodes=size.nodes) as cluster:
+        _race(cluster, "before", peers)  # each has come to know its nodes, which it does once
+        for peer in cluster.peers:
+            given.give(peer.pid)
+        return _race(cluster, "sliced", jobs)
 
 
 class Race(NamedTuple):
