@@ -9,13 +9,13 @@ Totals may shrink on a node that is over its limit (its capacity was lowered); t
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import groupby
 from typing import NamedTuple
 
 from msgspec import structs
 
-from ozymandias.model.assignments import NO_JOB, Assignments, sums_of
+from ozymandias.model.assignments import NO_JOB, NO_SUMS, Assignments, sums_of
 from ozymandias.model.instance import (
     Assignment,
     Group,
@@ -26,12 +26,10 @@ from ozymandias.model.instance import (
 )
 from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import Demand, HostPort, Ledger, Node, NodeName, Resources, Totals
-from ozymandias.model.plan import JobChange, NodeChange, Plan, Step
+from ozymandias.model.plan import JobChange, NodeChange, Plan, Runs, Step
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Pair, Pairs, Table
-
-LIVE = frozenset({SlotState.RUNNING, SlotState.WAITING})
 
 
 class _Kind(NamedTuple):
@@ -44,15 +42,10 @@ class _Kind(NamedTuple):
     demand: Demand
 
 
-def gaining(plan: Plan) -> frozenset[JobKey]:
-    """The jobs for which a plan creates live slots: their heads are compared and rewritten."""
-    return frozenset(s.job for s in plan.steps if s.before is None and s.after in LIVE)
-
-
 def apply(snapshot: Snapshot, plan: Plan, commit: str = "") -> Snapshot:
     """The snapshot after the plan, at the same revision; ``commit`` marks what was rewritten."""
-    assigned = _edited_assignments(snapshot.assigned, plan.steps)
-    gains = gaining(plan)
+    assigned = _edited_assignments(snapshot.assigned, plan)
+    gains = plan.effect.gaining  # their heads are compared and rewritten
     jobs = _changed_jobs(snapshot, plan, gains, commit)
     _check_slots(assigned, gains)
     return structs.replace(
@@ -76,7 +69,34 @@ def _forgotten(statuses: Pairs[JobStatus], dead: Iterable[NodeName]) -> Pairs[Jo
 # Assignments ------------------------------------------------------------------------------------
 
 
-def _edited_assignments(assigned: Assignments, steps: Sequence[Step]) -> Assignments:
+def _edited_assignments(assigned: Assignments, plan: Plan) -> Assignments:
+    edits = plan.edits
+    if not isinstance(edits, Runs) or edits.job in assigned.by_job:
+        return _edited_by_steps(assigned, plan.steps)
+    if len(plan.pairs) < len(edits.portions):  # a node takes some twice
+        return _edited_by_steps(assigned, plan.steps)
+    return assigned.with_job(edits.job, _first_assignments(edits))
+
+
+def _first_assignments(runs: Runs) -> dict[NodeName, Assignment]:
+    """What nearly every plan makes: a job that was nowhere, once on each of some nodes."""
+    job, head, demand, state = runs.job, runs.head, runs.demand, SlotState.RUNNING
+    uid, version, generation = head.uid, head.version, head.restart
+    found: dict[NodeName, Assignment] = {}
+    for (node, _, _), numbers in zip(runs.portions, runs.slots, strict=True):
+        group = Group(
+            uid=uid,
+            version=version,
+            generation=generation,
+            state=state,
+            slots=slots_of_run(numbers) if type(numbers) is range else Slots(numbers),
+            demand=demand,
+        )
+        found[node] = Assignment(node=node, job=job, groups=(group,))
+    return found
+
+
+def _edited_by_steps(assigned: Assignments, steps: Sequence[Step]) -> Assignments:
     updates: dict[Pair, Assignment | None] = {}
     several: dict[Pair, list[Step]] = {}  # whatever is not the first of a job on a node
     last, there = None, NO_JOB  # a job, and where it is
@@ -187,7 +207,7 @@ def _kind(step: Step, state: SlotState) -> _Kind:
     return _Kind(step.version, step.generation, state, step.uid, step.demand)
 
 
-def _check_slots(assigned: Assignments, jobs: frozenset[JobKey]) -> None:
+def _check_slots(assigned: Assignments, jobs: Set[JobKey]) -> None:
     """No slot of these jobs may be running or waiting in two places."""
     for job in jobs:
         column = assigned.of_job(job)
@@ -219,18 +239,18 @@ def _rewritten_nodes(
     plan: Plan,
     commit: str,
 ) -> Mapping[NodeName, Node]:
-    gains = {s.node for s in plan.steps if s.after in LIVE}
+    gains, touched = plan.effect.live, plan.touched
     changes = {change.node: change for change in plan.nodes}
     nodes: dict[NodeName, Node] = {}
-    there, dead, displaced = snapshot.nodes, plan.dead, plan.displaced
-    for name in plan.touched:
-        node = there.get(name)
+    there, dead, displaced = Table.of(snapshot.nodes), plan.dead, plan.displaced
+    rows = assigned.by_node.of_each(touched)
+    for name, node, row in zip(touched, there.of_each(touched), rows, strict=True):
         if node is None:
             raise AssertionError(f"{name} has no ledger")
         if name in dead and node.is_alive:
             raise AssertionError(f"{name} is alive and can't be declared dead")
-        row, before = assigned.on(name), node.ledger
-        held, promised = row.held, row.promised
+        before = node.ledger
+        held, promised = NO_SUMS if row is None else row.sums()
         ledger = structs.replace(before, held=held, promised=promised, commit=commit)
         if name in changes:
             ledger = _as_set(ledger, changes[name])
@@ -241,7 +261,7 @@ def _rewritten_nodes(
         if name in gains and not is_well:
             _check_capacity(name, before, ledger)
         nodes[name] = structs.replace(node, ledger=ledger)
-    return Table.of(there).changed(nodes) if nodes else there
+    return there.changed(nodes) if nodes else there
 
 
 def _as_set(ledger: Ledger, change: NodeChange) -> Ledger:
@@ -283,7 +303,7 @@ def _doubled(ports: tuple[HostPort, ...]) -> Counter[HostPort]:
 
 
 def _changed_jobs(
-    snapshot: Snapshot, plan: Plan, gains: frozenset[JobKey], commit: str
+    snapshot: Snapshot, plan: Plan, gains: Set[JobKey], commit: str
 ) -> Mapping[JobKey, JobRecord]:
     if plan.job is None and not gains:
         return snapshot.jobs

@@ -8,7 +8,7 @@ version, generation), *live* is one that is running or waiting, *outdated* one t
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 
 from ozymandias.model.assignments import OfJob
 from ozymandias.model.instance import (
@@ -172,9 +172,10 @@ class FreeSlots(Iterator[int]):
         self._next = number + 1
         return number
 
-    def take(self, count: int) -> Sequence[int]:
-        """The next ones, in order."""
+    def take(self, counts: Iterable[int]) -> list[Sequence[int]]:
+        """The next ones in order, so many at a time."""
         if self._used:
-            return in_a_run(tuple(islice(self, count)))
-        first, self._next = self._next, self._next + count
-        return range(first, self._next)
+            return [in_a_run(tuple(islice(self, count))) for count in counts]
+        ends = list(accumulate(counts, initial=self._next))
+        self._next = ends[-1]
+        return list(map(range, ends, ends[1:]))

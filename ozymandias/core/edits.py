@@ -1,12 +1,10 @@
-"""Ways to spell an edit: the next step of an instance that is there, new ones, a run of them."""
-
-from collections.abc import Sequence
+"""Ways to spell an edit: the next step of an instance that is there, or a new one."""
 
 from ozymandias.core.placement import Placement
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey
 from ozymandias.model.node import Demand
-from ozymandias.model.plan import Edit, Run
+from ozymandias.model.plan import Edit
 
 # Of a plan that goes on step by step. The steps of a job belong together (it stops here and waits
 # there), so such a plan is not cut later where a transaction is full.
@@ -50,24 +48,5 @@ def new_instance(
         after=placed.state,
         demand=demand,
         reason=why + placed.reason,
-        score=placed.score,
-    )
-
-
-def new_run(
-    key: JobKey, head: JobHead, slots: Sequence[int], demand: Demand, placed: Placement
-) -> Run:
-    """As many current instances as were placed on one node."""
-    return Run(
-        node=placed.node,
-        job=key,
-        slots=slots,
-        uid=head.uid,
-        version=head.version,
-        generation=head.restart,
-        before=None,
-        after=placed.state,
-        demand=demand,
-        reason=placed.reason,
         score=placed.score,
     )

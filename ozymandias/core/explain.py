@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ozymandias.core.advice import advice
-from ozymandias.core.apply import LIVE
 from ozymandias.core.buckets import Buckets, is_system, per_node, sort_job
 from ozymandias.core.budget import budget_of
 from ozymandias.core.fitting import describe, needs, tally
@@ -23,7 +22,7 @@ from ozymandias.core.vacate import fits_held
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Job, JobKey, JobRecord
 from ozymandias.model.node import Demand
-from ozymandias.model.plan import Edit, Plan
+from ozymandias.model.plan import LIVE, Edit, Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem, Suggestion
 

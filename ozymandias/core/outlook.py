@@ -26,7 +26,7 @@ from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 
-from ozymandias.core.apply import LIVE, apply
+from ozymandias.core.apply import apply
 from ozymandias.core.arbiter import Leisure, Proposal, proposing
 from ozymandias.core.buckets import census, is_system
 from ozymandias.core.drain import next_deadline
@@ -51,7 +51,7 @@ from ozymandias.model.instance import (
 )
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import Drain, Ledger, Node, NodeName, Presence
-from ozymandias.model.plan import Pending, Plan
+from ozymandias.model.plan import LIVE, Pending, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import RebalanceMode
 from ozymandias.model.snapshot import Snapshot

@@ -73,7 +73,6 @@ class Placement(Struct, frozen=True, kw_only=True, gc=False):
     state: SlotState
     reason: str
     score: tuple[tuple[str, float], ...]
-    count: int = 1  # so many alike, for this reason
 
 
 def share_of(wanted: int) -> int:

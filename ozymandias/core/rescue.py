@@ -15,7 +15,7 @@ from ozymandias.model.assignments import OfJob
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobRecord
 from ozymandias.model.node import Demand, Node, NodeName
-from ozymandias.model.plan import Edit
+from ozymandias.model.plan import Edit, Portion
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Table
@@ -42,17 +42,17 @@ def moved_in_runs(
         for head, alike in by_version(record, chosen):
             job = record.versions[head.version].job
             ask = Ask.of(job, head, rules_of(snapshot, job, edits), there)
-            runs = place_runs(nodes, ask, len(alike), there)
-            if runs is None:
+            portions = place_runs(nodes, ask, len(alike), there)
+            if portions is None:
                 return None
-            placed = (run for run in runs for _ in range(run.count))
-            for assigned, run in zip(alike, placed, strict=True):
+            places = (_place(portion) for portion in portions for _ in range(portion[1]))
+            for assigned, placed in zip(alike, places, strict=True):
                 # A slot that is still stopping somewhere else would be two pods of one name.
                 slot = next(fresh) if assigned.slot in used else assigned.slot
                 why = f"{assigned.node} was lost; "
-                edits.append(new_instance(key, head, slot, ask.demand, run, why))
-                there.add(run.node)
-            nodes = _with(nodes, runs, ask.demand)
+                edits.append(new_instance(key, head, slot, ask.demand, placed, why))
+                there.add(placed.node)
+            nodes = _with(nodes, portions, ask.demand)
     return edits
 
 
@@ -86,6 +86,9 @@ class Living(Mapping[NodeName, int]):
     def get(self, node: NodeName, default: int = 0) -> int:  # type: ignore[override]
         return self[node]
 
+    def __bool__(self) -> bool:
+        return bool(self._new) or not self._column.keys() <= self._lost_on
+
     def __iter__(self) -> Iterator[NodeName]:
         return iter((self._column.keys() - self._lost_on) | self._new.keys())
 
@@ -93,20 +96,22 @@ class Living(Mapping[NodeName, int]):
         return len((self._column.keys() - self._lost_on) | self._new.keys())
 
 
+def _place(portion: Portion) -> Placement:
+    node, _, (words, score) = portion
+    return Placement(node=node, state=SlotState.RUNNING, reason=f"{node} {words}", score=score)
+
+
 def _with(
-    nodes: Mapping[NodeName, Node], runs: Iterable[Placement], demand: Demand
+    nodes: Mapping[NodeName, Node], portions: Iterable[Portion], demand: Demand
 ) -> Mapping[NodeName, Node]:
     """The nodes once these run there."""
     changed: dict[NodeName, Node] = {}
-    for run in runs:
-        node = changed.get(run.node) or nodes[run.node]  # it may have several runs
+    for name, count, _ in portions:
+        node = changed.get(name) or nodes[name]  # it may have several
         ledger = node.ledger
-        held, promised = (
-            ledger.held.plus(demand, run.count),
-            ledger.promised.plus(demand, run.count),
-        )
+        held, promised = ledger.held.plus(demand, count), ledger.promised.plus(demand, count)
         after = replace(ledger, held=held, promised=promised)
-        changed[run.node] = replace(node, ledger=after)
+        changed[name] = replace(node, ledger=after)
     return Table.of(nodes).changed(changed)
 
 

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from ozymandias.core.inventory import ENDLESS, PLACING, Standing, start_of
-from ozymandias.core.placement import Ask, Placement, company_words, cpu_term, share_of
-from ozymandias.core.rooms import RUNNING, UNCOUNTED
+from ozymandias.core.placement import Ask, company_words, cpu_term, share_of
+from ozymandias.core.rooms import UNCOUNTED
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.part import Part
+from ozymandias.model.plan import Portion, Score
 from ozymandias.model.units import format_size
 
-_Why = tuple[str, tuple[tuple[str, float], ...]]  # what is said of a node, and its score
+_Why = tuple[str, Score]  # what is said of a node, and its score
 
 
 def place_runs(
@@ -25,7 +26,7 @@ def place_runs(
     count: int,
     apart_from: Mapping[NodeName, int],
     part: Part | None = None,
-) -> list[Placement] | None:
+) -> list[Portion] | None:
     """All ``count`` of them, run by run; None when that would ask for more than this knows.
 
     In a ``part`` of the nodes if one is given, and only below the target (`core/parts.py`).
@@ -38,13 +39,15 @@ def place_runs(
     order = PLACING.inventory_of(nodes, ask.demand, rules.target_percent)
     start, against = start_of(str(ask.job), ask.version), rules.against
     counts_cpu = bool(ask.demand.cpu_millis)
-    found: list[Placement] = []
+    is_anywhere = bool(apart_from or there)
+    found: list[Portion] = []
     taken: dict[NodeName, int] = {}  # by now
     told: dict[object, _Why] = {}  # of nodes that are alike
     for name, standing in order.in_part(part, start) if part else order.in_order(start):
-        before = taken.get(name, 0)
-        same = apart_from.get(name, 0) + before
-        number = min(standing.most, share - same, limit - there.get(name, 0) - before, count)
+        same = had = before = taken.get(name, 0)
+        if is_anywhere:
+            same, had = apart_from.get(name, 0) + before, there.get(name, 0) + before
+        number = min(standing.most, share - same, limit - had, count)
         if number <= 0 or name in against:
             continue
         cores = _cores(nodes[name]) if counts_cpu else None
@@ -52,9 +55,7 @@ def place_runs(
         why = told.get(alike)
         if why is None:
             why = told[alike] = _why(ask, standing, same, before, cores)
-        words, score = why
-        reason = f"{name} has {words}"
-        found.append(Placement(node=name, state=RUNNING, reason=reason, score=score, count=number))
+        found.append((name, number, why))
         taken[name] = before + number
         count -= number
         if count == 0:
@@ -81,7 +82,7 @@ def _why(
         taken, there = processors
         cores = cpu_term(demand, taken + before * demand.cpu_millis, there or UNCOUNTED)
     is_below = 100 * share <= ask.rules.target_percent
-    words = f"{company_words(ask, same)} and {_free_words(free, limit)}"
+    words = f"has {company_words(ask, same)} and {_free_words(free, limit)}"
     return words, _score(same, round(share, 4), is_below, cores, standing.load)
 
 
@@ -97,7 +98,7 @@ def _score(
     is_below: bool,
     cores: tuple[tuple[str, float], ...],
     load: int,
-) -> tuple[tuple[str, float], ...]:
+) -> Score:
     """Nodes that are as full have the same one, and share it."""
     return (
         ("same_job", float(same)),

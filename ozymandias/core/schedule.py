@@ -27,7 +27,7 @@ from ozymandias.core.autoscale import not_by_hand, pool_of, wanted_of_pool
 from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
 from ozymandias.core.choice import surplus_first
 from ozymandias.core.drain import drained_nodes
-from ozymandias.core.edits import new_instance, new_run, stop
+from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.fitting import reject
 from ozymandias.core.parts import part_of
 from ozymandias.core.placement import Ask, place
@@ -299,16 +299,18 @@ def _place_all(
     peer: NodeName | None,
 ) -> Plan | Problem:
     """Every instance that is missing, or the problem that keeps one of them from being placed."""
-    key, there = job.key, per_node(buckets.live)
+    key, live = job.key, buckets.live
+    there = per_node(live) if live else {}
     ask = Ask.of(job, head, rules_of(snapshot, job), there)
     demand = ask.demand
-    missing, current = head.wanted - len(buckets.live), per_node(buckets.current)
+    missing, current = head.wanted - len(live), per_node(buckets.current) if live else {}
     slots = FreeSlots(buckets.used_slots())
     own = part_of(snapshot.nodes, peer)
     for part in (own, None) if own else (None,):
-        if runs := place_runs(snapshot.nodes, ask, missing, current, part):
-            found = [new_run(key, head, slots.take(p.count), demand, p) for p in runs]
-            return Plan(reason="", edits=Runs(found), part=part)
+        if portions := place_runs(snapshot.nodes, ask, missing, current, part):
+            numbers = slots.take([count for _, count, _ in portions])
+            runs = Runs(key, head, demand, portions, numbers)
+            return Plan(reason="", edits=runs, part=part)
     attempt = Attempt(
         snapshot=snapshot,
         job=job,
@@ -316,7 +318,7 @@ def _place_all(
         rules=ask.rules,
         rooms=rooms_of(snapshot),
         wanted=head.wanted,
-        kept=len(buckets.live),
+        kept=len(live),
         there=there,
         can_change_job=key not in snapshot.jobs,
     )

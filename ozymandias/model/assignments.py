@@ -12,9 +12,10 @@ from typing import NamedTuple
 from ozymandias.model.instance import Assignment, Group, SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName, Totals
-from ozymandias.model.tables import Column, Pairs, Row
+from ozymandias.model.tables import Column, Pairs, Row, Table
 
 NOTHING = Totals()
+NO_SUMS = (NOTHING, NOTHING)  # of what is held, and of what is promised
 SLOTS_MAX = 2**20  # as far as they are kept as bits: a slot from the store may be any number
 
 
@@ -40,30 +41,22 @@ class OnNode(Row[JobKey, Assignment]):
         super().__init__()
         self.running = self.stopping = self.waiting = NOTHING  # sums of the slots in each state
 
-    def copy(self) -> "OnNode":
-        new = OnNode.__new__(OnNode)
-        new._share(self)
-        new.running, new.stopping, new.waiting = self.running, self.stopping, self.waiting
-        return new
+    def sums(self) -> tuple[Totals, Totals]:
+        """What it holds, running and stopping, and what it promises, running and waiting."""
+        running, stopping, waiting = self.running, self.stopping, self.waiting
+        return (
+            running if stopping is NOTHING else running.and_also(stopping),
+            running if waiting is NOTHING else running.and_also(waiting),
+        )
 
-    @property
-    def held(self) -> Totals:
-        """Running and stopping."""
-        stopping = self.stopping
-        return self.running if stopping is NOTHING else self.running.and_also(stopping)
-
-    @property
-    def promised(self) -> Totals:
-        """Running and waiting."""
-        waiting = self.waiting
-        return self.running if waiting is NOTHING else self.running.and_also(waiting)
-
-    def enter(self, key: JobKey, old: Assignment | None, new: Assignment | None) -> None:
-        Row.enter(self, key, old, new)
+    def entered(self, key: JobKey, old: Assignment | None, new: Assignment | None) -> "OnNode":
+        row = Row.entered(self, key, old, new)
+        row.running, row.stopping, row.waiting = self.running, self.stopping, self.waiting
         if old is not None:
-            self._count(old, -1)
+            row._count(old, -1)
         if new is not None:
-            self._count(new, 1)
+            row._count(new, 1)
+        return row
 
     def _count(self, assignment: Assignment, times: int) -> None:
         for group in assignment.groups:
@@ -131,7 +124,7 @@ class OfJob(Column[Assignment]):
     def is_distinct(self) -> bool:
         """Whether no slot is in two places, if only to be stopped in one of them."""
         if self._taken is None:
-            self._taken = _added(0, (g for a in self.values() for g in a.groups))
+            self._taken = _added(0, [g for a in self.values() for g in a.groups])
         return self._taken is not None
 
 
@@ -148,6 +141,10 @@ class Assignments(Pairs[Assignment]):
     def _new_column(self) -> OfJob:
         return OfJob()
 
+    @property
+    def by_node(self) -> Table[NodeName, OnNode]:
+        return self._by_node  # type: ignore[return-value]  # of rows that are its own
+
     def on(self, node: NodeName) -> OnNode:
         row = self._by_node.get(node, NO_NODE)
         assert isinstance(row, OnNode)
@@ -161,23 +158,33 @@ class Assignments(Pairs[Assignment]):
 
 def _added(taken: int, groups: Iterable[Group]) -> int | None:
     """With the slots of these groups; None where one is taken twice, or far beyond all others."""
+    first = end = 0  # a run that goes on from group to group, as those of a new job do
     for group in groups:
         numbers = group.slots.numbers
+        if type(numbers) is range and numbers.start == end:
+            end = numbers.stop
+            continue
         if not numbers:
             continue
-        first, last = numbers[0], numbers[-1]
-        if first < 0 or last >= SLOTS_MAX:
+        known = _with_run(taken, first, end)
+        if known is None or numbers[0] < 0 or numbers[-1] >= SLOTS_MAX:
             return None
-        if last - first == len(numbers) - 1:  # most are one run
-            bits = ((1 << len(numbers)) - 1) << first
-        else:
-            bits = 0
-            for number in numbers:
-                bits |= 1 << number
-        if taken & bits:
-            return None
-        taken |= bits
-    return taken
+        taken, first, end = known, 0, 0
+        if type(numbers) is range:
+            first, end = numbers.start, numbers.stop
+            continue
+        for number in numbers:
+            if taken >> number & 1:
+                return None
+            taken |= 1 << number
+    return _with_run(taken, first, end)
+
+
+def _with_run(taken: int, first: int, end: int) -> int | None:
+    if end > SLOTS_MAX:
+        return None
+    bits = ((1 << end - first) - 1) << first
+    return None if taken & bits else taken | bits
 
 
 def _count_kinds(kinds: dict[Kind, int], groups: Iterable[Group], times: int) -> None:
@@ -192,7 +199,7 @@ def _count_kinds(kinds: dict[Kind, int], groups: Iterable[Group], times: int) ->
 
 def sums_of(assignments: Iterable[Assignment]) -> tuple[Totals, Totals]:
     """What assignments of one node hold and promise, added up one by one."""
-    row = OnNode()
+    row = NO_NODE
     for assignment in assignments:
-        row.enter(assignment.job, None, assignment)
-    return row.held, row.promised
+        row = row.entered(assignment.job, None, assignment)
+    return row.sums()

@@ -256,7 +256,7 @@ class Autoscale:
     agent_name: str = "{pool}-{slot}"  # what they find as AGENT_NAME
 
 
-class Job(Struct, frozen=True, kw_only=True, gc=False):
+class Job(Struct, frozen=True, kw_only=True, dict=True):
     name: JobName
     namespace: Namespace = DEFAULT_NAMESPACE
     instances: int = 1
@@ -275,7 +275,7 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
     autoscale: Autoscale | None = None
     min_available_percent: int = 0  # the same, of as many as are wanted; one of the two is 0
 
-    @property
+    @once
     def key(self) -> JobKey:
         return JobKey(self.namespace, self.name)
 

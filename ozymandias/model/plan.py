@@ -3,17 +3,17 @@
 A plan is a set of edits; an edit is one step of one slot on one node. `store/commit.py` turns the
 edits into one transaction, `ozy plan` prints them. Each carries the reason in plain words.
 
-Instances of one job are alike, and a thousand of them may take the same step on a few nodes. Such a
-plan holds runs: one value for all the slots on a node that do the same for the same reason. Who
-looks at edits sees them slot by slot (`Runs`), who applies them takes each run at once (`steps`).
+Instances of one job are alike, and a thousand new ones may go to a few nodes. Such a plan says how
+many go where (`Runs`). Who looks at edits sees them slot by slot, who looks at steps sees a run for
+all the slots on a node; each is made when somebody looks at it, and nobody does at most of them.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate, islice
-from typing import overload
+from itertools import accumulate, islice, repeat
+from typing import NamedTuple, overload
 
 from msgspec import Struct, structs
 
@@ -24,6 +24,8 @@ from ozymandias.model.part import Part
 from ozymandias.model.pod import Pod, PodId
 from ozymandias.model.record import once
 from ozymandias.model.settings import Settings
+
+LIVE = frozenset({SlotState.RUNNING, SlotState.WAITING})
 
 
 class Edit(Struct, frozen=True, kw_only=True, gc=False):
@@ -84,17 +86,55 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
 Step = Edit | Run
 
 
+Score = tuple[tuple[str, float], ...]
+# A node, how many it takes, what is said of it after its name, and the terms of its score.
+Portion = tuple[NodeName, int, tuple[str, Score]]
+
+
 class Runs(Sequence[Edit]):
-    """Runs seen as edits, slot by slot; each is made when somebody looks at it."""
+    """New instances of one job, that may run at once: so many on each of some nodes.
 
-    __slots__ = ("_ends", "runs")
+    ``slots`` are their numbers, portion by portion.
+    """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = tuple(runs)
-        self._ends = list(accumulate(len(run.slots) for run in self.runs))
+    __slots__ = ("_runs", "demand", "head", "job", "portions", "slots")
+
+    def __init__(
+        self,
+        job: JobKey,
+        head: JobHead,
+        demand: Demand,
+        portions: Sequence[Portion],
+        slots: Sequence[Sequence[int]],
+    ) -> None:
+        self.job, self.head, self.demand = job, head, demand
+        self.portions, self.slots = portions, slots
+        self._runs: tuple[Run, ...] | None = None
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        if self._runs is None:
+            self._runs = tuple(map(self._run, self.portions, self.slots))
+        return self._runs
+
+    def _run(self, portion: Portion, slots: Sequence[int]) -> Run:
+        node, _, (words, score) = portion
+        return Run(
+            node=node,
+            job=self.job,
+            slots=slots,
+            uid=self.head.uid,
+            version=self.head.version,
+            generation=self.head.restart,
+            before=None,
+            after=SlotState.RUNNING,
+            demand=self.demand,
+            reason=f"{node} {words}",
+            score=score,
+        )
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return sum(map(len, self.slots))
 
     def __iter__(self) -> Iterator[Edit]:
         return (run.edit(slot) for run in self.runs for slot in run.slots)
@@ -106,10 +146,11 @@ class Runs(Sequence[Edit]):
     def __getitem__(self, index: int | slice) -> Edit | Sequence[Edit]:
         if isinstance(index, slice):
             return tuple(self)[index]
+        ends = list(accumulate(map(len, self.slots)))
         at = range(len(self))[index]
-        place = bisect_right(self._ends, at)
+        place = bisect_right(ends, at)
         run = self.runs[place]
-        return run.edit(run.slots[at - self._ends[place] + len(run.slots)])
+        return run.edit(run.slots[at - ends[place] + len(run.slots)])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
@@ -119,6 +160,39 @@ class Runs(Sequence[Edit]):
 
     def __repr__(self) -> str:
         return f"Runs({self.runs!r})"
+
+
+class Effect(NamedTuple):
+    """What the steps of a plan come to."""
+
+    pairs: Set[tuple[NodeName, JobKey]]  # what is reassigned, in the order of the steps
+    nodes: Set[NodeName]  # of those
+    entered: Set[NodeName]  # where there is a new entry
+    live: Set[NodeName]  # where something is to run
+    gaining: Set[JobKey]  # jobs that get live slots
+    # Jobs that gain a slot, or stop a live one. Whoever counts a job's live slots relies on these.
+    changing: Set[JobKey]
+
+    @classmethod
+    def of(cls, edits: Sequence[Edit]) -> "Effect":
+        if isinstance(edits, Runs):
+            nodes = dict.fromkeys([node for node, _, _ in edits.portions]).keys()
+            pairs = dict.fromkeys(zip(nodes, repeat(edits.job))).keys()
+            job = {edits.job} if pairs else set()
+            return cls(pairs, nodes, nodes, nodes, job, job)
+        pairs = dict.fromkeys([(edit.node, edit.job) for edit in edits]).keys()
+        return cls(
+            pairs,
+            nodes=dict.fromkeys([node for node, _ in pairs]).keys(),
+            entered=dict.fromkeys([edit.node for edit in edits if edit.before is None]).keys(),
+            live={edit.node for edit in edits if edit.after in LIVE},
+            gaining={edit.job for edit in edits if edit.before is None and edit.after in LIVE},
+            changing={
+                edit.job
+                for edit in edits
+                if edit.before is None or (edit.before in LIVE and edit.after not in LIVE)
+            },
+        )
 
 
 class JobChange(Struct, frozen=True, kw_only=True):
@@ -175,27 +249,30 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
         return self.edits.runs if isinstance(self.edits, Runs) else self.edits
 
     @once
+    def effect(self) -> Effect:
+        return Effect.of(self.edits)
+
+    @property
     def pairs(self) -> Set[tuple[NodeName, JobKey]]:
         """What it reassigns, in its order."""
-        return dict.fromkeys([(step.node, step.job) for step in self.steps]).keys()
+        return self.effect.pairs
 
     @once
     def touched(self) -> Set[NodeName]:
         """The nodes whose ledgers it rewrites, in its order."""
-        nodes = dict.fromkeys([node for node, _ in self.pairs])
-        nodes |= dict.fromkeys(change.node for change in self.nodes)
-        nodes |= dict.fromkeys(sorted(self.dead))
-        return nodes.keys()
+        nodes = self.effect.nodes
+        if not (self.nodes or self.dead):
+            return nodes
+        others = dict.fromkeys([change.node for change in self.nodes])
+        return (dict.fromkeys(nodes) | others | dict.fromkeys(sorted(self.dead))).keys()
 
     def first(self, most: int) -> "Plan":
         """As far as it is about so many places, a job on a node each, if it may be divided."""
         if not self.is_divisible or len(self.pairs) <= most:
             return self
         last = next(islice(self.pairs, most, None))
-        end = next(n for n, step in enumerate(self.steps) if (step.node, step.job) == last)
-        edits = self.edits
-        few = Runs(edits.runs[:end]) if isinstance(edits, Runs) else edits[:end]
-        return structs.replace(self, edits=few)
+        end = next(n for n, edit in enumerate(self.edits) if (edit.node, edit.job) == last)
+        return structs.replace(self, edits=self.edits[:end])
 
     @property
     def is_empty(self) -> bool:

@@ -10,13 +10,17 @@ that nothing in it is different.
 from abc import abstractmethod
 from collections.abc import (
     Callable,
+    Collection,
     Hashable,
     ItemsView,
+    Iterable,
     Iterator,
     KeysView,
     Mapping,
     ValuesView,
 )
+from itertools import repeat
+from operator import is_not
 from typing import Any, Generic, Self, TypeVar
 from weakref import ref
 
@@ -32,6 +36,7 @@ SMALL = 64  # entries; so few are copied as quickly as anything else is done wit
 RECENT_MAX = 64  # changes that a table carries along; a large one more, by its square root
 LINKS_MAX = 24  # changes that a row carries along
 
+_Older = tuple[dict[Hashable, Any], Mapping[K, V | None]]
 _Link = tuple[K, V | None, "_Link[K, V]"] | None  # a key, what it stands for now, the one before
 
 
@@ -98,19 +103,22 @@ class Table(Sharing[K, V]):
         base: dict[K, V],
         recent: dict[K, V | None],
         length: int,
-        facts: dict[Hashable, Any] | None = None,
+        facts: dict[Hashable, Any],
+        older: "_Older[K, V]",
+        before: "Table[K, V] | None" = None,
+        updates: Mapping[K, V | None] | None = None,
     ) -> None:
         self._base, self._recent, self._length = base, recent, length
         # What was found out about the shared entries, for all tables that share them.
-        self.facts: dict[Hashable, Any] = {} if facts is None else facts
+        self.facts = facts
         # The facts of the entries that these were made from, and what is different from those.
-        self._older: tuple[dict[Hashable, Any], Mapping[K, V | None]] = {}, {}
+        self._older = older
         self._found: dict[Hashable, Any] = {}
         self._whole: dict[K, V] | None = None
-        # The table that it was made from, and what is different from there.
-        self._before: ref[Table[K, V]] | None = None
-        self._updates: Mapping[K, V | None] = {}
-        self._prior: dict[Hashable, Any] = {}  # what was found in that table
+        # The table that it was made from, what is different from there, and what was found there.
+        self._before = ref(before) if before is not None else None
+        self._updates = updates or {}
+        self._prior = before._found if before is not None else {}
 
     @classmethod
     def of(cls, entries: Mapping[K, V]) -> "Table[K, V]":
@@ -118,24 +126,17 @@ class Table(Sharing[K, V]):
         if isinstance(entries, Table):
             return entries
         base = entries if isinstance(entries, dict) else dict(entries)
-        return cls(base, {}, len(base))
+        return cls(base, {}, len(base), {}, ({}, {}))
 
     def changed(self, updates: Mapping[K, V | None]) -> "Table[K, V]":
         """This table with these entries; None takes one away."""
         base, known = self._base, self._recent
         recent, size = {**known, **updates}, len(base)
-        length = self._length
-        for key, value in updates.items():
-            is_there = known[key] is not None if key in known else key in base
-            length += (value is not None) - is_there
+        length = self._length + _number(updates.values()) - _number(self.of_each(updates))
         if size > SMALL and (len(recent) <= RECENT_MAX or len(recent) ** 2 <= 4 * size):
-            table = Table(base, recent, length, self.facts)
-            table._older = self._older
-        else:
-            table = Table(_laid_over(base, recent), {}, length)
-            table._older = self.facts, recent
-        table._before, table._updates, table._prior = ref(self), updates, self._found
-        return table
+            return Table(base, recent, length, self.facts, self._older, self, updates)
+        whole = _laid_over(base, recent)
+        return Table(whole, {}, length, {}, (self.facts, recent), self, updates)
 
     def changes_since(self, other: Mapping[K, V]) -> Mapping[K, V | None] | None:
         """All entries that may differ from another one's, as they are here; None: not known."""
@@ -188,6 +189,10 @@ class Table(Sharing[K, V]):
             return default if value is None else value
         return self._base.get(key, default)
 
+    def of_each(self, keys: Collection[K]) -> Iterator[V | None]:
+        """What stands for each of these, in their order."""
+        return map(self._recent.get, keys, map(self._base.get, keys))
+
     def __contains__(self, key: object) -> bool:
         if key in self._recent:
             return self._recent[key] is not None
@@ -211,6 +216,11 @@ class Table(Sharing[K, V]):
         return self._whole
 
 
+def _number(entries: Iterable[object]) -> int:
+    """How many of them are there."""
+    return sum(map(is_not, entries, repeat(None)))
+
+
 def _where(
     holds: Callable[[V], Any], known: Mapping[K, V], newer: Mapping[K, V | None]
 ) -> dict[K, V]:
@@ -228,7 +238,7 @@ def changes_between(before: Mapping[K, V], after: Mapping[K, V]) -> Mapping[K, V
 
 
 class Row(Sharing[K, V]):
-    """A row of `Pairs`. It is written while a table is made, and read-only once it is part of it.
+    """A row of `Pairs`.
 
     One on a node that has hundreds of jobs gets a successor for each that comes or goes, and few of
     them are ever looked at. So a successor shares all entries, and what was entered since hangs on
@@ -242,27 +252,17 @@ class Row(Sharing[K, V]):
         self._link: _Link[K, V] = None
         self._links = self._length = 0
 
-    def copy(self) -> Self:
-        new = type(self).__new__(type(self))
-        new._share(self)
-        return new
-
-    def _share(self, other: Self) -> None:
-        if other._links >= LINKS_MAX:
-            other._all()
-        self._base, self._length = other._base, other._length
-        self._link, self._links = other._link, other._links
-
-    def enter(self, key: K, old: V | None, new: V | None) -> None:
-        """Something in the place of what was there; None: nothing."""
-        self._link = (key, new, self._link)
-        self._links += 1
-        self._length += (new is not None) - (old is not None)
+    def entered(self, key: K, old: V | None, new: V | None) -> Self:
+        """The row with something in the place of what was there; None: nothing."""
+        if self._links >= LINKS_MAX:
+            self._all()
+        row = self.__class__.__new__(self.__class__)
+        row._base, row._link, row._links = self._base, (key, new, self._link), self._links + 1
+        row._length = self._length + (old is None) - (new is None)
+        return row
 
     def get(self, key: K, default: Any = None) -> Any:
         """As every mapping's; one entry is found without laying out all of them."""
-        if self._links > LINKS_MAX:
-            self._all()
         link = self._link
         while link is not None:
             known, value, link = link
@@ -292,7 +292,7 @@ class Row(Sharing[K, V]):
 
 
 class Column(dict[NodeName, V]):
-    """A column of `Pairs`, likewise."""
+    """A column of `Pairs`. It is written while a table is made, and read-only as a part of it."""
 
     __slots__ = ()
 
@@ -330,12 +330,9 @@ class Pairs(Mapping[Pair, V], Generic[V]):
         by_node, by_job, length = self._by_node, self._by_job, self._length
         nodes: dict[NodeName, Row[JobKey, V]] = {}
         jobs: dict[JobKey, Column[V]] = {}
+        blank = self._new_row()
         last, column = None, self._new_column()  # of the pair before: most are of one job
         for (node, job), new in updates.items():
-            row = nodes.get(node)
-            if row is None:
-                known = by_node.get(node)
-                row = nodes[node] = self._new_row() if known is None else known.copy()
             if job is not last:
                 last = job
                 if job not in jobs:
@@ -343,12 +340,27 @@ class Pairs(Mapping[Pair, V], Generic[V]):
                     jobs[job] = self._new_column() if there is None else there.copy()
                 column = jobs[job]
             old = column.get(node)
-            row.enter(job, old, new)
             column.enter(node, old, new)
-            length += (new is not None) - (old is not None)
+            length += (old is None) - (new is None)
+            row = nodes[node] if node in nodes else by_node.get(node, blank)
+            nodes[node] = row.entered(job, old, new)
         rows = {node: row if row._length else None for node, row in nodes.items()}
         columns = {job: column or None for job, column in jobs.items()}
         return type(self)(by_node.changed(rows), by_job.changed(columns), length)
+
+    def with_job(self, job: JobKey, entries: Mapping[NodeName, V]) -> Self:
+        """A job that was nowhere, on these nodes."""
+        by_node = self._by_node
+        assert job not in self._by_job, f"{job} is somewhere already"
+        rows: dict[NodeName, Row[JobKey, V]] = {}
+        for (node, new), row in zip(entries.items(), by_node.of_each(entries), strict=True):
+            known = row if row is not None else self._new_row()
+            rows[node] = known.entered(job, None, new)
+        column = self._new_column()
+        column.update(entries)
+        columns = {job: column or None}
+        by_job = self._by_job.changed(columns)
+        return type(self)(by_node.changed(rows), by_job, self._length + len(entries))
 
     def _new_row(self) -> Row[JobKey, V]:
         return Row()

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ozymandias.core.apply import apply
-from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
@@ -61,24 +60,24 @@ class Reach:
 
     @classmethod
     def of(cls, plan: Plan) -> "Reach":
-        nodes, pairs, change = plan.touched, plan.pairs, plan.job
-        slots = sum([len(step.slots) for step in plan.steps])
+        pairs, _, entered, _, _, changing = plan.effect
+        change = plan.job
         versions: dict[bytes, bytes] = {}
         if change is not None and change.version is not None:
             key = keys.version(change.key, change.version.version)
             versions[key] = codec.encode(change.version)
         return cls(
-            nodes=dict.fromkeys(nodes),
+            nodes=dict.fromkeys(plan.touched),
             pairs=dict.fromkeys(pairs),
-            gaining=dict.fromkeys([step.node for step in plan.steps if step.before is None]),
+            gaining=dict.fromkeys(entered),
             dead=set(plan.dead),
-            jobs=_changing(plan),
+            jobs={*changing, change.key} if change else {*changing},
             claims=set(change.claim) if change else set(),
             versions=versions,
             settings=plan.settings is not None,
             heeds_settings=plan.heeds_settings,
             values_bytes=_PAIR_BYTES * len(pairs)
-            + _SLOT_BYTES * slots
+            + _SLOT_BYTES * len(plan.edits)
             + sum(map(len, versions.values())),
         )
 
@@ -271,21 +270,3 @@ def _ledger(snapshot: Snapshot, name: NodeName) -> int:
 def _head(snapshot: Snapshot, job: JobKey) -> int:
     record = snapshot.jobs.get(job)
     return record.head_revision if record else 0
-
-
-def _changing(plan: Plan) -> set[JobKey]:
-    """Jobs whose head is compared and rewritten: those that change, gain a slot, or stop one.
-
-    Whoever counts a job's live slots, to scale it, relies on the head for all of them. That holds
-    for a node that is not there as well: what it has is live until somebody declares it dead.
-    """
-    found = {
-        edit.job
-        for edit in plan.steps
-        if edit.before is None or (_is_live(edit.before) and not _is_live(edit.after))
-    }
-    return found | ({plan.job.key} if plan.job else set())
-
-
-def _is_live(state: SlotState | None) -> bool:
-    return state is SlotState.RUNNING or state is SlotState.WAITING

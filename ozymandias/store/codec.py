@@ -21,7 +21,7 @@ from ozymandias.model.decision import Decision
 from ozymandias.model.event import EventRecord
 from ozymandias.model.instance import Group, InstanceStatus, Slots
 from ozymandias.model.job import JobHead, JobVersion
-from ozymandias.model.node import Ledger, Load, Presence
+from ozymandias.model.node import Demand, Ledger, Load, Presence
 from ozymandias.model.settings import Settings
 
 FORMAT_VERSION = 1
@@ -93,27 +93,26 @@ class GroupsEncoder:
     """Assignments in a row: those of one job are nearly always alike but for the slots' numbers."""
 
     def __init__(self) -> None:
-        self._last: Group | None = None
-        self._head = self._tail = b""  # what comes before and after the slots of such a one
+        # The kind that was last, and what comes before and after the slots of such a one.
+        self._demand: Demand | None = None
+        self._kind: tuple[object, ...] = ()
+        self._head = self._tail = b""
 
     def encode(self, groups: tuple[Group, ...]) -> bytes:
         if len(groups) != 1:
             return _encoder.encode(groups)
         (group,) = groups
-        last = self._last
-        if (
-            last is None
-            or group.demand is not last.demand
-            or group.uid != last.uid
-            or group.state is not last.state
-            or group.version != last.version
-            or group.generation != last.generation
-        ):
+        kind = (group.uid, group.version, group.generation, group.state)
+        if group.demand is not self._demand or kind != self._kind:
+            self._demand, self._kind = group.demand, kind
             self._learn(group)
+        numbers = group.slots.numbers
+        if type(numbers) is range and len(numbers) > 1:  # as `Slots` spells it
+            first, last = numbers.start, numbers.stop - 1
+            return b"%b%d-%d%b" % (self._head, first, last, self._tail)
         return b"%b%b%b" % (self._head, str(group.slots).encode(), self._tail)
 
     def _learn(self, group: Group) -> None:
-        self._last = group
         marked = replace(group, slots=Slots((_MARK,)))
         head, _, self._tail = _encoder.encode((marked,)).partition(b"%b%d" % (_SLOTS, _MARK))
         self._head = head + _SLOTS

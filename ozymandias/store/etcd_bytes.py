@@ -64,36 +64,37 @@ def _folded(ops: Sequence[Op], compares: int) -> Sequence[Op]:
 
 
 def _add_compares(parts: list[bytes], compares: Iterable[Compare]) -> None:
-    small, last, number = _SMALL, -1, b""
     for compare in compares:
-        key, operand, kind = compare.key, compare.operand, _EQUAL.get(compare.target)
-        length = len(key)
-        is_usual = 0 < length < _SMALL_MAX and compare.op == "=" and not compare.range_end
-        if kind is None or not is_usual or not isinstance(operand, int):
+        key, operand = compare.key, compare.operand
+        if not isinstance(operand, int) or compare.op != "=" or compare.range_end or not key:
             message = compare_message(compare).SerializeToString()
             parts += (_COMPARE, _varint(len(message)), message)
             continue
-        if operand != last:  # most are of the same revision as the one before
-            last, number = operand, _varint(operand)
-        target, member = kind
-        of_key = small[length]
-        size = len(target) + len(of_key) + length + len(number) + 2
-        parts += (_COMPARE, _varint(size), target, _COMPARE_KEY, of_key, key, member, number)
+        tail = _compare_tail(compare.target, operand)
+        parts += (_compare_head(compare.target, len(key), len(tail)), key, tail)
+
+
+@lru_cache(maxsize=4096)
+def _compare_head(target: str, length: int, tail: int) -> bytes:
+    """What comes before a key of this length, in a compare that ends in so many bytes."""
+    head = _EQUAL[target][0] + _COMPARE_KEY + _varint(length)
+    return _COMPARE + _varint(len(head) + length + tail) + head
+
+
+@lru_cache(maxsize=4096)
+def _compare_tail(target: str, operand: int) -> bytes:
+    return _EQUAL[target][1] + _varint(operand)
 
 
 def _add_operations(parts: list[bytes], kind: bytes, ops: Iterable[Op]) -> None:
-    small, most = _SMALL, _SMALL_MAX
     for op in ops:
-        if not isinstance(op, Put) or op.lease or op.keep_lease or not (op.key and op.value):
+        if type(op) is not Put or op.lease or op.keep_lease or not (op.key and op.value):
             message = _rare(op)
             parts += (kind, _varint(len(message)), message)
             continue
         key, value = op.key, op.value
-        length, size = len(key), len(value)
-        of_key = small[length] if length < most else _varint(length)
-        of_value = small[size] if size < most else _varint(size)
-        size += len(of_key) + length + len(of_value) + 2
-        parts += (kind, _put_head(size), of_key, key, _PUT_VALUE, of_value, value)
+        size = len(value)
+        parts += (kind, _put_head(len(key), size), key, _put_middle(size), value)
 
 
 def _rare(op: Op) -> bytes:
@@ -105,10 +106,18 @@ def _rare(op: Op) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _put_head(size: int) -> bytes:
-    """What comes before the length of a put's key: that it is a put, of so many bytes."""
-    inner = _REQUEST_PUT + _varint(size)
-    return _varint(len(inner) + size) + inner + _PUT_KEY
+def _put_head(length: int, size: int) -> bytes:
+    """What comes before a key of this length in a put of a value of this size."""
+    head = _PUT_KEY + _varint(length)
+    inside = len(head) + length + len(_put_middle(size)) + size
+    inner = _REQUEST_PUT + _varint(inside)
+    return _varint(len(inner) + inside) + inner + head
+
+
+@lru_cache(maxsize=4096)
+def _put_middle(size: int) -> bytes:
+    """What comes between the key and a value of this size."""
+    return _PUT_VALUE + _varint(size)
 
 
 @lru_cache(maxsize=4096)
@@ -120,7 +129,3 @@ def _varint(number: int) -> bytes:
         number >>= 7
     found.append(number)
     return bytes(found)
-
-
-_SMALL_MAX = 2048
-_SMALL = tuple(map(_varint, range(_SMALL_MAX)))  # lengths of nearly all keys and values

@@ -133,19 +133,20 @@ class _Writer:
 
     def _nodes(self) -> None:
         after, unknown, marked = self.after.nodes, self.before.unknown, self.marked
-        ledgers, write, encode = self.written.ledgers, self._write, codec.encode
+        ledgers, encode = self.written.ledgers, codec.encode
         for node in self.batch.reach.nodes:
             key, ledger = keys.ledger(node), after[node].ledger
             marked.append(key)
             if unknown and key in unknown:
                 self._put(key, ledger)
             else:
-                write(Put(key, encode(ledger)), ledger)
+                self._write(Put(key, encode(ledger)), ledger)
                 ledgers.append((node, ledger))
 
     def _assignments(self) -> None:
         after, unknown = self.after.assigned, self.before.unknown
-        write, encode = self._write, codec.GroupsEncoder().encode
+        then, ops, known = self.then, self.written.ops, self.written.known
+        encode = codec.GroupsEncoder().encode
         last, there, path = None, NO_JOB, b""  # a job, and where it is
         for node, job in self.batch.reach.pairs:
             if job is not last:
@@ -159,7 +160,10 @@ class _Writer:
                 value = codec.encode(assignment.groups, unknown[key])
                 self.then.append(Put(key, value))
             else:
-                write(Put(key, encode(assignment.groups)), assignment)
+                put = Put(key, encode(assignment.groups))
+                then.append(put)
+                ops.append(put)
+                known.append(assignment)
 
     def _jobs(self) -> None:
         for job in sorted(self.batch.reach.jobs):

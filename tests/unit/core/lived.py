@@ -4,14 +4,13 @@ Here is what `core/outlook.py` foretells without waiting: a clock that goes on, 
 daemon looks for moves, statuses that say since when, and minutes in which nothing happens.
 """
 
-from ozymandias.core.apply import LIVE
 from ozymandias.core.arbiter import propose
 from ozymandias.core.preempt import Lately, displaced_in
 from ozymandias.daemon.leisure import Pace
 from ozymandias.model.instance import InstanceId, InstanceStatus, JobStatus
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import Displaced, NodeName
-from ozymandias.model.plan import Plan
+from ozymandias.model.plan import LIVE, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from tests.unit.core.builders import after, check, report, settled

@@ -78,7 +78,7 @@ def test_a_part_is_a_cluster_of_its_own_nodes(
         assert alone is None or not is_cool
         return
     assert runs == alone
-    assert [run.node for run in runs for _ in range(run.count)] == [p.node for p in placed]
+    assert [n for n, count, _ in runs for _ in range(count)] == [p.node for p in placed]
     assert is_cool
 
 

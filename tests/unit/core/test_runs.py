@@ -84,11 +84,11 @@ def test_runs_are_what_one_by_one_gives(
     if runs is None:
         return
     placed = place(rooms_of(Snapshot(nodes=nodes)), ask, count, there, NOW_OR_SOON)
-    assert [run.node for run in runs for _ in range(run.count)] == [p.node for p in placed]
+    assert [name for name, count, _ in runs for _ in range(count)] == [p.node for p in placed]
     first = 0
-    for run in runs:
-        assert (run.reason, run.score) == (placed[first].reason, placed[first].score)
-        first += run.count
+    for name, count, (words, score) in runs:
+        assert (f"{name} {words}", score) == (placed[first].reason, placed[first].score)
+        first += count
 
 
 @settings(deadline=None)

@@ -37,6 +37,8 @@ def test_what_is_no_slots_is_refused_at_once(text: str) -> None:
 def test_free_slots_are_the_lowest_that_are_not_used(used: set[int], takes: list[int]) -> None:
     """Taken one by one or several at a time, they are the same ones."""
     some, one_by_one = FreeSlots(used), FreeSlots(used)
-    taken = [slot for count in takes for slot in some.take(count)]
+    portions = [*some.take(takes[:1]), *some.take(takes[1:])]
+    assert [len(portion) for portion in portions] == takes
+    taken = [slot for portion in portions for slot in portion]
     assert taken == [next(one_by_one) for _ in taken]
     assert taken == [n for n in range(100) if n not in used][: len(taken)]

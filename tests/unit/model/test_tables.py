@@ -187,7 +187,7 @@ def test_rows_of_assignments_know_their_sums(steps: list[dict[tuple, list[Group]
             }
         )
     for node, row in table.by_node.items():
-        assert (table.on(node).held, table.on(node).promised) == sums_of(row.values())
+        assert table.on(node).sums() == sums_of(row.values())
     for job, column in table.by_job.items():
         live = [
             slot
