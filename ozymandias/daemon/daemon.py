@@ -206,6 +206,7 @@ class Daemon:
             for loop in (
                 self.mirror,
                 self.membership,
+                self.committer,
                 self.events,
                 self._statuses,
                 self._prober,

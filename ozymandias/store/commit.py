@@ -8,11 +8,12 @@ A transaction compares everything that the decisions relied on:
 4. the settings of the cluster, where an instance is placed: it may be there by a pool of theirs,
 5. the committer's own presence, create revision and lease: who lost its lease can't commit.
 
-Whoever has the turn takes along everybody who waits for it (`store/batch.py`): a thousand
-submissions are a few dozen transactions. While one is on its way the next is decided on what it
-will leave behind, and made ready, so that the store and this process work at the same time. New
-assignments and ledgers are computed by `core.apply`, which asserts capacity: a plan that overfills
-a node never leaves this process.
+All who wait at the same time are decided for together (`store/batch.py`): a thousand submissions
+are a few dozen transactions. While one is on its way the next is decided on what it will leave
+behind, and made ready, so that the store and this process work at the same time. `Committer.run`
+does all of that, and who asks does no more than wait: a caller that goes away is nobody else's
+loss. New assignments and ledgers are computed by `core.apply`, which asserts capacity: a plan that
+overfills a node never leaves this process.
 
 A lost race is an ordinary outcome: once the mirror shows what was different, all is decided again,
 within a limit, and so is what was decided on top of it. Batches become smaller with every loss and
@@ -23,7 +24,7 @@ another peer's. An answer that never came is another matter (`store/sending.py`)
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ozymandias.core.routes import Names
@@ -64,6 +65,7 @@ NOTHING = Plan(reason="nothing to change")
 REHEARSED_MIN = 32  # places; any etcd takes so many at once
 REHEARSAL_SECONDS_MAX = 1.0
 NEVER = Compare(keys.FORMAT, "create", "=", -1)
+ENDING = "this daemon is being ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,25 +84,8 @@ class _Ticket:
     is_part: bool = False  # of more than one transaction takes
     decided: Plan | Problem | None = None
     losses: int = 0
-    is_taken: bool = False  # part of a batch; else it waits
-    is_waited_for: bool = False  # the mirror was to show it by now
-    call: asyncio.Future[None] | None = None  # what its caller waits for, if it does
-
-    @property
-    def is_idle(self) -> bool:
-        return self.call is not None and not self.call.done()
-
-    async def called(self) -> None:
-        """Until it is answered, or waits again, or the turn may be its own."""
-        self.call = asyncio.get_running_loop().create_future()
-        await self.call
-
-    def stir(self) -> None:
-        if self.call is not None and not self.call.done():
-            self.call.set_result(None)
 
     def settle(self, revision: int) -> None:
-        self.stir()
         if self.answer.done():
             return
         if isinstance(self.decided, Problem):
@@ -109,7 +94,6 @@ class _Ticket:
             self.answer.set_result(Committed(plan=self.decided or NOTHING, revision=revision))
 
     def fail(self, error: BaseException) -> None:
-        self.stir()
         if not self.answer.done():
             self.answer.set_exception(error)
             self.answer.exception()  # looked at: whoever asked may be gone
@@ -135,9 +119,12 @@ class Committer:
         self._fence = fence
         self._names = names
         self._clock = clock
-        self._deciding = asyncio.Lock()
+        self.deciding = asyncio.Lock()  # nobody decides while somebody else has it
         self._sending = asyncio.Lock()  # taken while deciding, so that batches keep their order
         self._waiting: deque[_Ticket] = deque()
+        self._unanswered: dict[_Ticket, None] = {}  # those who wait, and those decided for
+        self._called = asyncio.Event()  # somebody waits
+        self._is_over = False
         self._chain = Chain(mirror, clock)
         self._plans_max = float(PLANS_MAX)
         self._places_max = PLACES_MAX
@@ -154,50 +141,37 @@ class Committer:
         The mirror shows it by then, unless it is far behind: what is committed is told in any case.
         Raises Unavailable, Ambiguous (the outcome could not be found out) and LeaseLost.
         """
+        if self._is_over:
+            raise Unavailable(ENDING)
         answer: asyncio.Future[Committed | Problem] = asyncio.get_running_loop().create_future()
         ticket = _Ticket(decide, answer, self._mirror.others_revision, is_part)
+        self._unanswered[ticket] = None
         self._waiting.append(ticket)
+        self._called.set()
         try:
-            while not answer.done():
-                if ticket.is_taken or self._deciding.locked():
-                    await ticket.called()
-                else:
-                    await self._take_turn(ticket)
+            return await answer  # of a caller that goes away it is cancelled: nobody decides for it
         finally:
-            answer.cancel()  # of a caller that went away: nothing is decided for it
-            if not ticket.is_taken:
-                self._call_next()  # the turn may have been its own
-        outcome = answer.result()
-        if isinstance(outcome, Committed) and not ticket.is_waited_for:
-            await self._shown(outcome.revision)
-        if not (self._waiting or self._deciding.locked() or self._sending.locked()):
-            self._chain.let_go()
-        return outcome
+            del self._unanswered[ticket]
 
-    async def _shown(self, revision: int) -> None:
-        """Until the mirror shows it, unless it is far behind: what is committed is told anyhow."""
-        with contextlib.suppress(Unavailable):
-            await self._mirror.reached(revision, STUCK_SECONDS)
+    async def run(self) -> None:
+        """Decide for those who wait, and send it, until cancelled. Then all of them are told.
 
-    @contextlib.asynccontextmanager
-    async def deciding(self) -> AsyncIterator[None]:
-        """A turn: nobody else decides until it is over. Then the next who waits is called.
-
-        Nobody but who is called comes near: a thousand who queue up would each be woken only to
-        learn that they were taken along.
+        What is on its way belongs to this, and not to one of those who asked for it: it goes on
+        to its answer whoever of them goes away, and ends with the daemon.
         """
         try:
-            async with self._deciding:
-                yield
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await self._called.wait()
+                    self._called.clear()
+                    while self._waiting:
+                        await self._take_turn(group)
         finally:
-            self._call_next()
-
-    def _call_next(self) -> None:
-        """Who is not idle has been called, or is about to look by itself."""
-        if self._waiting and not self._deciding.locked():
-            idle = next((ticket for ticket in self._waiting if ticket.is_idle), None)
-            if idle is not None:
-                idle.stir()
+            self._is_over = True
+            for ticket in self._waiting:
+                ticket.fail(Unavailable(ENDING))
+            for ticket in self._unanswered:
+                ticket.fail(Ambiguous(ENDING))
 
     async def rehearse(self, snapshot: Snapshot, plan: Plan) -> Problem | None:
         """Whether the store would take a plan, by its own word: the problem if it is too large.
@@ -220,48 +194,56 @@ class Committer:
             pass
         return None
 
-    async def _take_turn(self, ticket: _Ticket) -> None:
+    async def _take_turn(self, group: asyncio.TaskGroup) -> None:
         """Settle as many of those who wait as go into one transaction, the first in any case."""
         tickets: list[_Ticket] = []
         try:
-            async with self.deciding():
+            async with self.deciding:
                 if self._sending.locked():
                     await asyncio.sleep(0)  # what is ready leaves before the next is decided
-                batch, draft = await self._ready(tickets)
+                ready = await self._ready(tickets)
         except Exception as error:
-            for taken in (ticket, *tickets):
-                taken.fail(error)
+            # Before anybody was decided for it is the same for all who wait.
+            for ticket in tickets or self._take_all():
+                ticket.fail(error)
             return
         except asyncio.CancelledError:
-            self._wait_again(tickets)
+            self._wait_again(tickets)  # nothing was sent for them
             raise
+        if ready is not None:
+            group.create_task(self._deliver(*ready, tickets))
+
+    def _take_all(self) -> list[_Ticket]:
+        tickets = list(self._waiting)
+        self._waiting.clear()
+        return tickets
+
+    async def _deliver(self, batch: Batch, draft: Draft, tickets: list[_Ticket]) -> None:
+        """Send it, and answer those who asked once the mirror shows it."""
         revision: int | None = None
         try:
             revision = await self._send(batch, draft, tickets)
         except Exception as error:
             self._chain.broken()
-            for taken in tickets:
-                taken.fail(error)
-        except asyncio.CancelledError:
-            self._chain.broken()
-            for taken in tickets:
-                taken.fail(Ambiguous("the request that committed for others was broken off"))
-            raise
+            for ticket in tickets:
+                ticket.fail(error)
         finally:
             self._sending.release()
         if revision is not None:
             try:
-                await self._shown(revision)
-                for taken in tickets:
-                    taken.is_waited_for = True  # by one for all of them
+                # Unless it is far behind: what is committed is told in any case.
+                with contextlib.suppress(Unavailable):
+                    await self._mirror.reached(revision, STUCK_SECONDS)
             finally:
-                for taken in tickets:
-                    taken.settle(revision)
+                for ticket in tickets:
+                    ticket.settle(revision)
+        if not (self._waiting or self.deciding.locked() or self._sending.locked()):
+            self._chain.let_go()
 
-    async def _ready(self, tickets: list[_Ticket]) -> tuple[Batch, Draft]:
+    async def _ready(self, tickets: list[_Ticket]) -> tuple[Batch, Draft] | None:
         """A batch whose turn it is to be sent, on top of nothing that failed meanwhile.
 
-        ``tickets`` are afterwards those whose answers hang on it.
+        ``tickets`` are afterwards those whose answers hang on it; None: there are none.
         """
         while True:
             await self._mirror.reached(max(self._seen_first, self._chain.late()), STUCK_SECONDS)
@@ -270,12 +252,14 @@ class Committer:
                     continue
             links = self._chain.links
             batch = await self._decide_all(tickets)
+            if not tickets:
+                return None
             until, members = self._clock.boot() + HELD_SECONDS_MAX, self._mirror.members_revision
             draft = self._drafted(batch)
             await self._sending.acquire()
             # It relies on more than is compared: who is healthy, and who is missed since when.
             is_late = self._clock.boot() > until
-            if is_late and tickets and all(ticket.is_part for ticket in tickets):
+            if is_late and all(ticket.is_part for ticket in tickets):
                 is_late = self._mirror.members_revision > members
             if self._chain.links is links and not is_late:
                 self._chain.add(batch)
@@ -311,7 +295,6 @@ class Committer:
             if not is_taken:
                 self._waiting.appendleft(ticket)
                 break
-            ticket.is_taken = True
             tickets.append(ticket)
             if ticket.is_part:
                 break  # it fills the transaction
@@ -335,10 +318,8 @@ class Committer:
         return True
 
     def _wait_again(self, tickets: list[_Ticket]) -> None:
-        for ticket in reversed(tickets):
-            ticket.is_taken = False
-            ticket.stir()
-            self._waiting.appendleft(ticket)
+        self._waiting.extendleft(reversed(tickets))
+        self._called.set()
         tickets.clear()
 
     async def _send(self, batch: Batch, draft: Draft, tickets: list[_Ticket]) -> int | None:

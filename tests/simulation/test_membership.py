@@ -168,7 +168,7 @@ def test_who_was_away_meanwhile_judges_anew_who_is_lost() -> None:
         daemon = world.machines[N1].daemon
         assert daemon is not None
         before, first = world.assigned(), daemon.membership.session
-        async with daemon.committer.deciding():
+        async with daemon.committer.deciding:
             await world.power_cut(N2)
             await world.until(lambda: bool(daemon.committer._waiting), 10, "a repair waits")
             world.lose_lease(N1)

@@ -33,6 +33,7 @@ class Peer:
     mirror: Mirror
     committer: Committer
     lease: Lease
+    committing: asyncio.Task[None]
 
 
 def in_virtual_time(main: Callable[[], Awaitable[T]], seed: int = 0) -> T:
@@ -55,7 +56,9 @@ async def peers(
             store = SimStore(etcd, clock, number)
             mirror = Mirror(store)
             following.append(group.create_task(mirror.run()))
-            made.append(await _join(NodeName(name), store, mirror, clock, memory_bytes))
+            peer = await _join(group, NodeName(name), store, mirror, clock, memory_bytes)
+            following.append(peer.committing)
+            made.append(peer)
         for peer in made:
             await peer.mirror.reached(etcd.revision)
         yield etcd, made
@@ -64,7 +67,12 @@ async def peers(
 
 
 async def _join(
-    node: NodeName, store: SimStore, mirror: Mirror, clock: SimClock, memory_bytes: int
+    group: asyncio.TaskGroup,
+    node: NodeName,
+    store: SimStore,
+    mirror: Mirror,
+    clock: SimClock,
+    memory_bytes: int,
 ) -> Peer:
     await ensure_format(store, "test")
     while not mirror.is_ready:
@@ -77,7 +85,7 @@ async def _join(
     key = keys.node(node)
     fence = (Compare(key, "create", "=", revision), Compare(key, "lease", "=", lease.id))
     committer = Committer(store=store, mirror=mirror, fence=lambda: fence, names=NAMES, clock=clock)
-    return Peer(node, store, mirror, committer, lease)
+    return Peer(node, store, mirror, committer, lease, group.create_task(committer.run()))
 
 
 def offer(node: NodeName, memory_bytes: int) -> Offer:

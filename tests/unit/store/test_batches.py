@@ -1,7 +1,6 @@
 """Group commit: who waits at the same time is written together, and nobody pays for another."""
 
 import asyncio
-from random import Random
 
 import pytest
 
@@ -213,82 +212,6 @@ def test_lost_answers_of_batches(seed: int) -> None:
                 there = job(f"j{number}").key in peer.mirror.snapshot().jobs
                 assert (isinstance(outcome, Committed) and there) or isinstance(outcome, Ambiguous)
             assert len(created) == len(set(created))
-            assert check_schedule(etcd.snapshot_kvs()) == []
-
-    in_virtual_time(main, seed)
-
-
-def test_a_caller_that_goes_away_leaves_the_others_their_turn() -> None:
-    """Who is cancelled while it waits is not decided for; who had the turn does not block it."""
-
-    async def main() -> None:
-        async with peers(memory_bytes=64 * GIB) as (_, [peer]):
-            peer.store.faults.latency = (0.05, 0.05)
-            async with asyncio.TaskGroup() as group:
-
-                def start(number: int) -> asyncio.Task[Committed | Problem]:
-                    return group.create_task(peer.committer.commit(submission(f"j{number}")))
-
-                tasks = [start(0)]
-                await asyncio.sleep(0.01)  # its transaction is on the way
-                tasks += [start(number) for number in range(1, 6)]
-                await asyncio.sleep(0.01)
-                tasks[0].cancel()
-                tasks[3].cancel()
-            assert isinstance(tasks[5].result(), Committed)
-            names = {key.name for key in peer.mirror.snapshot().jobs}
-            assert {"j1", "j2", "j4", "j5"} <= names
-            assert "j3" not in names
-
-    in_virtual_time(main)
-
-
-def test_a_turn_whose_owner_goes_away_is_the_next_ones() -> None:
-    """Who was called, and is cancelled before it has come, does not keep the others waiting."""
-
-    async def main() -> None:
-        async with peers(memory_bytes=64 * GIB) as (_, [peer]):
-            async with peer.committer.deciding():
-                names = ("first", "second")
-                tasks = [asyncio.create_task(peer.committer.commit(submission(n))) for n in names]
-                await asyncio.sleep(1)
-            tasks[0].cancel()
-            async with asyncio.timeout(10):
-                assert isinstance(await tasks[1], Committed)
-            assert tasks[0].cancelled()
-            assert {key.name for key in peer.mirror.snapshot().jobs} == {"second"}
-
-    in_virtual_time(main)
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_whoever_goes_away_and_whenever_all_others_are_answered(seed: int) -> None:
-    """Two peers that race, answers that take a while, some callers that do not wait for theirs."""
-
-    async def main() -> None:
-        draw = Random(seed)
-        async with peers(["n1", "n2"], memory_bytes=64 * GIB) as (etcd, both):
-            for peer in both:
-                peer.store.faults.latency, peer.store.faults.watch_lag = (0.0, 0.02), (0.0, 0.02)
-
-            async def ask(number: int) -> None:
-                await asyncio.sleep(draw.choice((0.0, 0.0, 0.01, 0.03)))
-                patience = draw.choice((60.0, 60.0, 60.0, 0.001, 0.005, 0.01, 0.02))
-                peer = draw.choice(both)
-                try:
-                    async with asyncio.timeout(patience):
-                        outcome = await peer.committer.commit(submission(f"j{number}"))
-                except TimeoutError:
-                    assert patience < 1, "nobody who has the patience waits in vain"
-                    return
-                except Ambiguous:
-                    return  # who sent for it went away: that is an answer
-                assert isinstance(outcome, Committed)
-                assert job(f"j{number}").key in peer.mirror.snapshot().jobs
-
-            async with asyncio.TaskGroup() as group:
-                for number in range(40):
-                    group.create_task(ask(number))
             assert check_schedule(etcd.snapshot_kvs()) == []
 
     in_virtual_time(main, seed)
