@@ -361,11 +361,10 @@ class Committer:
         elif not is_one:
             self._plans_max = max(1.0, len(batch.plans) * SHRINK)
         else:
-            for ticket in tickets:
-                if ticket.decided is plan:
-                    ticket.decided = _too_large(plan, why)
-                ticket.settle(batch.before.revision)
-            return
+            [refused] = [ticket for ticket in tickets if ticket.decided is plan]
+            refused.decided = _too_large(plan, why)
+            refused.settle(batch.before.revision)
+            tickets.remove(refused)  # whoever came after it was decided for as if it were there
         self._wait_again(tickets)
 
     async def _lost(self, batch: Batch, lost: Lost, tickets: list[_Ticket]) -> None:

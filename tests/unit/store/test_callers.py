@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from random import Random
 
@@ -10,19 +10,24 @@ import pytest
 
 from ozymandias.ports import (
     Ambiguous,
+    Compare,
     Event,
     LeaseLost,
+    Op,
+    Put,
     StoreError,
+    TooLarge,
+    TxnResult,
     Unavailable,
 )
-from ozymandias.problems import Problem
+from ozymandias.problems import PLAN_TOO_LARGE, Problem
 from ozymandias.sim.clock import VirtualLoop
 from ozymandias.sim.etcd import SimEtcd
 from ozymandias.sim.invariants import check_schedule
 from ozymandias.sim.store import Cut
 from ozymandias.store import keys
 from ozymandias.store.commit import STUCK_SECONDS, Committed
-from tests.unit.store.rig import GIB, Peer, in_virtual_time, job, peers
+from tests.unit.store.rig import GIB, Peer, creation, in_virtual_time, job, peers
 from tests.unit.store.test_batches import submission
 
 Outcome = Committed | Problem | BaseException | None  # None: who asked went away
@@ -258,5 +263,34 @@ def test_a_watch_that_is_stuck_is_told_to_all_at_once() -> None:
             assert loop.time() < began + STUCK_SECONDS + 1
             peer.store.stick(False)
             assert isinstance(await asked(peer, "later"), Committed)
+
+    in_virtual_time(main)
+
+
+def test_nobody_is_refused_for_what_was_too_large_to_be_there() -> None:
+    """Of two that are decided for together, the first takes all room, and the store refuses it."""
+
+    async def main() -> None:
+        async with peers(memory_bytes=8 * GIB) as (_, [peer]):
+            real = peer.store.txn
+
+            async def txn(
+                compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
+            ) -> TxnResult:
+                if any(isinstance(op, Put) and op.key == keys.job(job("huge").key) for op in then):
+                    raise TooLarge("request is too large")
+                return await real(compare, then, otherwise)
+
+            peer.store.txn = txn  # type: ignore[method-assign]
+            async with peer.committer.deciding:
+                huge = asyncio.create_task(
+                    peer.committer.commit(lambda s: creation(job("huge"), "n1", range(8)))
+                )
+                await asyncio.sleep(1)
+                small = asyncio.create_task(asked(peer, "small"))
+                await asyncio.sleep(1)
+            refused, taken = await huge, await small
+            assert isinstance(refused, Problem) and refused.kind is PLAN_TOO_LARGE
+            assert isinstance(taken, Committed)
 
     in_virtual_time(main)
