@@ -94,8 +94,11 @@ class Chain:
             self._tip = batch.after
 
     def is_older(self, others: int) -> bool:
-        """Whether decisions are made on less than others had changed at this revision."""
-        return self._others < others
+        """Whether decisions are made on less than others had changed at this revision.
+
+        Of a store that was set back, what the mirror shows now is all there is.
+        """
+        return self._others < min(others, self._mirror.others_revision)
 
     def lay_anew(self) -> None:
         """What the mirror says is laid beneath the next batch."""

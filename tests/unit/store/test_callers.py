@@ -294,3 +294,23 @@ def test_nobody_is_refused_for_what_was_too_large_to_be_there() -> None:
             assert isinstance(taken, Committed)
 
     in_virtual_time(main)
+
+
+def test_who_asked_before_the_store_was_set_back_is_answered() -> None:
+    """What it could see then will not be shown again, so nobody waits for it."""
+
+    async def main() -> None:
+        async with peers(["n1", "n2"], memory_bytes=64 * GIB) as (etcd, [peer, other]):
+            backup = etcd.revision
+            for name in ("a", "b", "c"):
+                await asked(other, name)
+            await peer.mirror.reached(etcd.revision)
+            async with peer.committer.deciding:
+                nothing = asyncio.create_task(peer.committer.commit(lambda s: None))
+                await asyncio.sleep(1)
+                etcd.restore(backup)
+                await asyncio.sleep(5)
+                assert not peer.mirror.snapshot().jobs
+            assert isinstance(await nothing, Committed)
+
+    in_virtual_time(main)
