@@ -13,9 +13,10 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import uvloop
@@ -164,25 +165,44 @@ async def _run(config: Config) -> None:
             group.create_task(keep_network(config, cluster, daemon.report_network))
             group.create_task(_pulse(daemon.membership))
             group.create_task(store.follow_members())
-            path = config.api.socket or str(Path(config.node.state_dir) / "api.sock")
-            async with serving(
-                daemon.operations,
-                listen=listen,
-                tokens=tokens,
-                socket_path=Path(path),
-                limits=_limits(config),
-                hosts=frozenset({_name(config), socket.gethostname().lower(), *config.api.hosts}),
-                audit=_audit(config),
-                tls=tls.server if tls else None,
-                relay=None if config.node.schedules else Relay(Others(store, daemon.node), peers),
-            ):
+            relay = None if config.node.schedules else Relay(Others(store, daemon.node), peers)
+            async with _api(config, daemon, relay, listen, tokens, tls.server if tls else None):
                 notify("READY=1")
-                await daemon.run()
-    except OSError as error:
-        raise ProblemError(CONFIG_INVALID(f"[api] {config.api.listen}: {error}")) from error
+                group.create_task(daemon.run())
+                # Told to end: what is under way is answered first, by a daemon that is all there.
+                await asyncio.Event().wait()
     finally:
         await peers.aclose()
         await store.aclose()
+
+
+@asynccontextmanager
+async def _api(
+    config: Config,
+    daemon: Daemon,
+    relay: Relay | None,
+    listen: tuple[str, int],
+    tokens: Tokens | None,
+    tls: ssl.SSLContext | None,
+) -> AsyncIterator[None]:
+    path = config.api.socket or str(Path(config.node.state_dir) / "api.sock")
+    async with AsyncExitStack() as stack:
+        served = serving(
+            daemon.operations,
+            listen=listen,
+            tokens=tokens,
+            socket_path=Path(path),
+            limits=_limits(config),
+            hosts=frozenset({_name(config), socket.gethostname().lower(), *config.api.hosts}),
+            audit=_audit(config),
+            tls=tls,
+            relay=relay,
+        )
+        try:
+            await stack.enter_async_context(served)
+        except OSError as error:
+            raise ProblemError(CONFIG_INVALID(f"[api] {config.api.listen}: {error}")) from error
+        yield
 
 
 def _gauge(config: Config) -> Gauge:

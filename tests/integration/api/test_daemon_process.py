@@ -117,6 +117,23 @@ def test_streams_end_properly_on_sigterm(daemon: Process) -> None:
     assert not (daemon.folder / "api.sock").exists()
 
 
+def test_what_is_under_way_on_sigterm_is_answered(daemon: Process) -> None:
+    """etcd is slow, and the daemon is told to end: it does so when the change is made and told."""
+    daemon.etcd.pause(0)
+    connection = HTTPConnection("127.0.0.1", daemon.port, timeout=20)
+    token = {"Authorization": f"Bearer {daemon.token}"}
+    connection.request("POST", "/v1/nodes/lonely/cordon", headers=token)
+    assert daemon.status("/v1/info") == 200  # which came later: the other one is under way
+    daemon.process.send_signal(signal.SIGTERM)
+    until(lambda: daemon.status("/v1/info") == 0, 20)
+    daemon.etcd.resume(0)
+    with contextlib.closing(connection):
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["changed"]) == (200, True)
+    assert daemon.process.wait(15) == 0
+    assert "Traceback" not in daemon.log.read_text()
+
+
 def test_what_is_not_http_leaves_no_traceback(daemon: Process) -> None:
     """Garbage is answered as a problem and closed; it is no news for the log."""
     for junk in (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
@@ -127,6 +144,20 @@ def test_what_is_not_http_leaves_no_traceback(daemon: Process) -> None:
         connection.close()
     assert daemon.status("/v1/info") == 200
     assert "Traceback" not in daemon.log.read_text()
+
+
+def test_an_address_that_is_taken_is_told_in_a_line(daemon: Process, tmp_path: Path) -> None:
+    """Of two daemons that are to listen at the same place the second says so, and ends."""
+    other = tmp_path / "other"
+    other.mkdir()
+    config = (daemon.folder / "ozymandias.toml").read_text()
+    here, there = f'state_dir = "{daemon.folder}"', f'state_dir = "{other}"'
+    (other / "ozymandias.toml").write_text(config.replace(here, there))
+    command = [sys.executable, "-m", "ozymandias", "--config", str(other / "ozymandias.toml")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    told = ended.stderr.splitlines()[-1]
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    assert f"[api] 127.0.0.1:{daemon.port}: " in told and "address already in use" in told
 
 
 def test_the_token_is_nowhere(daemon: Process) -> None:
