@@ -14,7 +14,7 @@ that the kernel would kill. What is drained is left to the drain.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
@@ -37,7 +37,9 @@ def plan_shed(snapshot: Snapshot) -> Plan | None:
     if not nodes:
         return None
     rooms = rooms_of(snapshot)
-    edits = [edit for node in nodes for edit in _next_step(snapshot, node, rooms)]
+    edits: list[Edit] = []
+    for node in nodes:
+        edits += _next_step(snapshot, node, rooms, edits)
     if not edits:
         return None
     names = ", ".join(node.name for node in nodes)
@@ -117,8 +119,8 @@ class _Leaver:
         return per_node(a for a in self.buckets.live if a.node != self.assigned.node)
 
 
-def _leavers(snapshot: Snapshot, node: Node) -> list[_Leaver]:
-    """In the order in which they leave."""
+def _leavers(snapshot: Snapshot, node: Node, decided: Sequence[Edit] = ()) -> list[_Leaver]:
+    """In the order in which they leave; ``decided`` is what the plan has for others so far."""
     sorted_jobs: dict[JobKey, Buckets] = {}
     found: list[_Leaver] = []
     for a in leavable(snapshot, node.name):
@@ -135,7 +137,7 @@ def _leavers(snapshot: Snapshot, node: Node) -> list[_Leaver]:
                 head=record.head,
                 buckets=buckets,
                 budget=budget_of(record.current.job, record.head.wanted, buckets),
-                rules=rules_of(snapshot, record.current.job),
+                rules=rules_of(snapshot, record.current.job, decided),
             )
         )
     is_memory = bool(node.load and node.load.taint.startswith("memory"))
@@ -150,17 +152,25 @@ def _leavers(snapshot: Snapshot, node: Node) -> list[_Leaver]:
     return sorted(found, key=order)
 
 
-def _next_step(snapshot: Snapshot, node: Node, rooms: Rooms) -> list[Edit]:
+def _next_step(snapshot: Snapshot, node: Node, rooms: Rooms, decided: Sequence[Edit]) -> list[Edit]:
+    """Of a job that another node's step changes in the same plan nothing leaves here: what its
+    budget, its slots and its replacements are by then, only the next decision knows.
+    """
     assert node.load is not None
-    leavers = [one for one in _leavers(snapshot, node) if not one.bound]
+    leavers = [one for one in _leavers(snapshot, node, decided) if not one.bound]
+    changed = {edit.job for edit in decided}
     why, is_urgent = f"{node.name} is under {node.load.taint}", node.load.is_urgent
     for one in leavers:
+        if one.job.key in changed:
+            continue
         if one.surplus > 0 and not one.buckets.outdated:  # its replacement is somewhere
             if not one.is_ready or one.budget.healthy - 1 >= one.head.wanted:
                 return [stop(one.assigned, f"{why}, and its replacement serves")]
             if not is_urgent:
                 return []  # healthy before the next
     for one in leavers:
+        if one.job.key in changed:
+            return []  # it is next, and nobody more important leaves instead
         if steps := _leave(one, rooms, why, is_urgent):
             return steps
     return []

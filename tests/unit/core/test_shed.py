@@ -7,7 +7,7 @@ from ozymandias.core.arbiter import propose
 from ozymandias.core.buckets import sort_job
 from ozymandias.core.shed import foresee_shed, leavable, plan_shed
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, JobKind, JobName, OnPartition
+from ozymandias.model.job import Job, JobKind, JobName, Neighbour, OnPartition, PlacementRules
 from ozymandias.model.node import Load, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
@@ -128,6 +128,31 @@ def test_urgent_does_not_wait_for_health() -> None:
     assert plan_shed(report(started, low_1=False)) is None
     urgent = pressed(report(started, low_1=False), 0, urgent=True)
     assert told(planned(plan_shed(urgent))) == ["low-0 n1 stopping"]
+
+
+def test_two_hosts_under_pressure_share_what_a_job_can_spare() -> None:
+    """Each takes from a budget, a slot or a replacement that the other may not take as well."""
+    web = job("web", 3, "1G", min_available=2)
+    full = settled(submitted(cluster(n1="1G", n2="1G", n3="1G"), web))
+    both = pressed(pressed(full, 0), 0, name="n2")
+    plan = planned(plan_shed(both))
+    assert told(plan) == ["web-2 n1 stopping"]
+    assert plan_shed(settled(after(both, plan))) is None  # two are healthy, and needed
+    roomy = replace(both, nodes={**both.nodes, NodeName("n4"): node("n4", "8G")})
+    started = after(roomy, planned(plan_shed(roomy)))
+    assert where(started)["3"] == "n4 v1 running"
+    assert told(planned(plan_shed(report(started)))) == ["web-2 n1 stopping"]
+
+
+def test_two_hosts_under_pressure_send_nobody_to_whom_it_is_apart_from() -> None:
+    """What one host's leaver finds elsewhere counts for the other's."""
+    apart = PlacementRules(apart=(Neighbour(job=key("a")),))
+    start = cluster(n1="1G", n2="1G")
+    full = settled(submitted(start, job("a"), job("b", placement=apart)))
+    both = pressed(pressed(full, 0), 0, name="n2")
+    roomy = replace(both, nodes={**both.nodes, NodeName("n3"): node("n3", "8G")})
+    snapshot = after(roomy, planned(plan_shed(roomy)))
+    assert len(list(snapshot.instances_on(NodeName("n3")))) == 1
 
 
 def test_order_is_told_beforehand() -> None:
