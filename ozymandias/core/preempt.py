@@ -236,15 +236,17 @@ class Displacing:
     def _willing(self, name: NodeName, job: Job) -> list[Candidate]:
         """Candidates of lower priority, of each job as many as its floor lets go.
 
-        A job whose new version is more important than its last does not displace itself.
+        A job whose new version is more important than its last does not displace itself, nor
+        those whom it has to be near to: what it comes for would be gone.
         """
+        spared = {job.key, *(other.job for other in job.placement.near if not other.weight)}
         taken: Counter[JobKey] = Counter()
         found = []
         for candidate in self._candidates[name]:
             key = candidate.assigned.job
             if candidate.priority >= job.priority:
                 break
-            if key == job.key:
+            if key in spared:
                 continue
             if candidate.is_ready and key in self._spare:
                 if taken[key] >= self._spare[key]:
@@ -416,7 +418,7 @@ def planning_preempt(snapshot: Snapshot, lately: Lately) -> Stepwise[Plan | None
     for key, job in jobs.items():
         yield
         head, buckets = snapshot.jobs[key].head, sort_job(snapshot, key, assignments[key])
-        rules = rules_of(snapshot, job, new)
+        rules = rules_of(snapshot, job, [*displacing.victims, *new])
         winner = Winner(job=job, head=head, buckets=buckets, rules=rules)
         missing = head.wanted - live.get(key, 0)
         # What will be free soon is theirs by priority; it is given to them when it is.

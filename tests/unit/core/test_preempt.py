@@ -25,6 +25,8 @@ from ozymandias.model.job import (
     JobKind,
     JobName,
     LabelRule,
+    LabelTest,
+    Neighbour,
     PlacementRules,
     Volume,
     VolumeKind,
@@ -76,6 +78,36 @@ def test_lower_priority_makes_room_for_what_fits_nowhere_else() -> None:
     then = after(full, plan)
     assert where(then, key("low")) == {"0": "n1 v1 running", "1*": "n1 v1 stopping"}
     assert where(settled(then), key("shop")) == {"0": "n1 v1 running"}
+
+
+def test_nobody_displaces_the_neighbour_that_it_has_to_be_near_to() -> None:
+    """It would be there without what it came for; another one leaves, or nobody does."""
+    db, near = job("db", 1, "1G"), PlacementRules(near=(Neighbour(job=key("db")),))
+    shop = job("shop", 1, "1G", priority=9, placement=near)
+    full = settled(submitted(cluster(n1="2G"), db, job("low", 1, "1G", priority=5)))
+    assert leaving(planned(submit(full, shop))).keys() == {"low-0"}
+    alone = settled(submitted(cluster(n1="1G"), db))
+    assert refused(submit(alone, shop)).kind.slug == "insufficient-memory"
+    wished = replace(near, near=(Neighbour(job=key("db"), weight=5),))
+    assert leaving(planned(submit(alone, replace(shop, placement=wished)))).keys() == {"db-0"}
+
+
+def test_who_is_displaced_is_nobodys_neighbour_any_more() -> None:
+    """Of two winners of one decision the second does not come to whom the first displaces."""
+    near = PlacementRules(near=(Neighbour(job=key("db")),))
+    here = PlacementRules(require=(LabelRule(label="here", test=LabelTest.EXISTS),))
+    full = submitted(
+        cluster(node("n1", "2G", labels={"here": "1"}), node("n2", "3G")),
+        job("db", 2, "1G", priority=1, placement=PlacementRules(max_per_node=1)),
+        job("low", 1, "1G", priority=2, placement=here),
+        job("first", 1, "1G", priority=9),
+        job("shop", 1, "1G", priority=8, placement=near),
+    )
+    gone = lost(settled(full), "n2")
+    left = after(gone, planned(plan_repair(gone, frozenset({NodeName("n2")}))))
+    plan = planned(plan_preempt(left))
+    assert leaving(plan).keys() == {"db-0"}
+    assert coming(plan) == {"first-0": "n1 waiting"}
 
 
 def test_equal_priority_displaces_nobody() -> None:
