@@ -6,12 +6,14 @@ there; of a system job, once no other one stops on its node. Both happen in one 
 room is handed over without a gap.
 
 A node that does not schedule sees its own entries alone. It lets go; that something waiting may run
-is for those to find who see where its slot is stopping (`plan_admit`).
+is for those to find who see where its slot is stopping (`plan_admit`). They also take back what
+waits in vain: on a node that came back with less than it had promised.
 """
 
 from collections.abc import Iterator
 
 from ozymandias.core.buckets import is_system
+from ozymandias.core.drain import keeps_volumes
 from ozymandias.core.edits import step
 from ozymandias.core.pods import pod_id
 from ozymandias.core.rooms import Room
@@ -41,21 +43,53 @@ def plan_vacate(snapshot: Snapshot, node: NodeName, present: frozenset[PodId]) -
 
 
 def plan_admit(snapshot: Snapshot) -> Plan | None:
-    """Let run what waits on nodes that can't tell by themselves.
+    """Let run what waits on nodes that can't tell by themselves; take back what waits in vain.
 
     Where nothing waits and nothing stops, what is held is what is promised. Both may add up to the
     same by chance: then the entry waits until what stops there is gone.
     """
     edits: list[Edit] = []
     for _, node in sorted(snapshot.nodes_where(_is_uneven).items()):
-        if not _is_narrow(node):
-            continue
         here = snapshot.instances_on(node.name)
         waiting = [a for a in here if a.state is SlotState.WAITING]
-        edits += _promote(snapshot, waiting, Room.of(node), set()) if waiting else ()
+        if not waiting or not node.is_alive:
+            continue
+        in_vain = _in_vain(snapshot, waiting, Room.of(node))
+        edits += in_vain
+        if _is_narrow(node) and not in_vain:
+            edits += _promote(snapshot, waiting, Room.of(node), set())
     if not edits:
         return None
-    return Plan(reason="what was waited for is vacated", edits=tuple(edits))
+    return Plan(reason="what has waited long enough", edits=tuple(edits))
+
+
+def _in_vain(snapshot: Snapshot, waiting: list[Assigned], room: Room) -> list[Edit]:
+    """Those for which there would be no room if all were gone that stops: the lowest first.
+
+    Whose kept volumes are there goes on waiting: nowhere else would it find them.
+    """
+    edits: list[Edit] = []
+    for _, assigned in sorted(_movable(snapshot, waiting)):
+        short = (
+            (assigned.demand.memory_bytes, room.memory_left(SlotState.WAITING)),
+            (assigned.demand.disk_bytes, room.disk_left(SlotState.WAITING)),
+            (assigned.demand.cpu_millis, room.cpu_left(SlotState.WAITING)),
+        )
+        if any(amount and left < 0 for amount, left in short):
+            room.give(assigned.demand, SlotState.WAITING)
+            reason = f"{assigned.node} has less by now than it has promised: it would wait for ever"
+            edits.append(step(assigned, None, reason))
+    return edits
+
+
+def _movable(
+    snapshot: Snapshot, waiting: list[Assigned]
+) -> Iterator[tuple[tuple[object, ...], Assigned]]:
+    """Each with its rank: system jobs belong there, and leave last."""
+    for a in waiting:
+        record = snapshot.jobs.get(a.job)
+        if record and record.current and not keeps_volumes(record.current.job):
+            yield (is_system(record), record.current.job.priority, a.job, -a.slot), a
 
 
 def _is_uneven(node: Node) -> bool:

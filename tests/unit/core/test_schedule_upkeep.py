@@ -1,5 +1,7 @@
 """What peers do of their own accord: pending, repair, tidying, vacating."""
 
+from ozymandias.core.apply import apply
+from ozymandias.core.arbiter import propose
 from ozymandias.core.pods import pod_id
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import (
@@ -15,9 +17,11 @@ from ozymandias.core.schedule import (
 from ozymandias.core.upkeep import VERSIONS_KEPT
 from ozymandias.core.vacate import plan_admit
 from ozymandias.model.instance import Assignment, Group, Slots, SlotState
+from ozymandias.model.job import Volume, VolumeKind
 from ozymandias.model.node import NodeName
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import parse_size
 from tests.unit.core.builders import (
     WEB,
     after,
@@ -183,13 +187,16 @@ def test_stopping_slots_are_released_when_their_pod_is_gone() -> None:
     assert plan_vacate(snapshot, N2, frozenset()) is None
 
 
+def narrow(snapshot: Snapshot) -> Snapshot:
+    """The first node does not schedule."""
+    there = snapshot.nodes[N1]
+    presence = replace(there.presence, schedules=False) if there.presence else None
+    return replace(snapshot, nodes={**snapshot.nodes, N1: replace(there, presence=presence)})
+
+
 def test_a_node_that_does_not_schedule_lets_go_and_a_peer_admits() -> None:
     """It can't see where else a slot is stopping: whoever does lets run what has waited."""
-    snapshot = settled(submitted(cluster(n1="4G"), job(memory="3G")))
-    narrow = snapshot.nodes[N1]
-    presence = replace(narrow.presence, schedules=False) if narrow.presence else None
-    narrow = replace(narrow, presence=presence)
-    snapshot = replace(snapshot, nodes={**snapshot.nodes, N1: narrow})
+    snapshot = narrow(settled(submitted(cluster(n1="4G"), job(memory="3G"))))
     snapshot = after(snapshot, plan_restart(snapshot, WEB))
     snapshot = after(snapshot, plan_rollout(snapshot))
     assert plan_admit(snapshot) is None
@@ -199,6 +206,47 @@ def test_a_node_that_does_not_schedule_lets_go_and_a_peer_admits() -> None:
     snapshot = after(snapshot, plan_admit(snapshot))
     assert where(snapshot) == {"0": "n1 v1 running"}
     assert plan_admit(snapshot) is None
+
+
+def shrunk(snapshot: Snapshot, name: NodeName, memory: str) -> Snapshot:
+    """The node came back with less memory than it had."""
+    there = snapshot.nodes[name]
+    capacity = replace(there.ledger.capacity, memory_bytes=parse_size(memory))
+    ledger = replace(there.ledger, capacity=capacity)
+    return replace(snapshot, nodes={**snapshot.nodes, name: replace(there, ledger=ledger)})
+
+
+def test_what_waits_on_a_node_that_has_become_too_small_goes_elsewhere() -> None:
+    """Else it would wait for ever, and its job's rollout with it."""
+    snapshot = settled(submitted(cluster(n1="4G"), job(memory="3G")))
+    snapshot = after(snapshot, plan_restart(snapshot, WEB))
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    small = shrunk(snapshot, N1, "2G")
+    snapshot = replace(small, nodes={**small.nodes, N2: node("n2", "4G")})
+    snapshot = apply(snapshot, planned(plan_vacate(snapshot, N1, frozenset())))
+    assert where(snapshot) == {"0": "n1 v1 waiting"}
+    snapshot = after(snapshot, plan_admit(snapshot))
+    snapshot = settled(after(snapshot, plan_pending(snapshot)))
+    assert where(snapshot) == {"0": "n2 v1 running"}
+    assert propose(snapshot, frozenset()) is None
+
+
+def test_of_those_that_wait_where_not_all_will_fit_the_lowest_leave() -> None:
+    """As few as will do; whose kept volumes are there goes on waiting."""
+    kept = Volume(kind=VolumeKind.LOCAL, name="d", path="/d", space_bytes=0, keep=True)
+    jobs = [job(name, memory="1G", priority=p) for name, p in (("a", 1), ("b", 9), ("c", 5))]
+    data = job("data", memory="1G")
+    data = replace(data, containers=(replace(data.containers[0], volumes=(kept,)),))
+    snapshot = narrow(settled(submitted(cluster(n1="4G"), *jobs, data)))
+    for name in ("a", "b", "c", "data"):
+        snapshot = after(snapshot, plan_restart(snapshot, key(name)))
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    small = apply(shrunk(snapshot, N1, "2G"), planned(plan_vacate(snapshot, N1, frozenset())))
+    plan = planned(plan_admit(small))
+    assert [str(edit.instance) for edit in plan.edits] == ["a-0", "c-0"]
+    fitting = after(small, plan)
+    states = {str(a.instance): a.state for a in after(fitting, plan_admit(fitting)).instances()}
+    assert states == {"b-0": SlotState.RUNNING, "data-0": SlotState.RUNNING}
 
 
 def test_waiting_slot_runs_when_its_slot_is_stopping_nowhere() -> None:
