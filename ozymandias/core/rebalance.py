@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ozymandias.core.buckets import FreeSlots, assignments_by_job, is_system, sort_job
 from ozymandias.core.drain import jobs_on_drained, keeps_volumes
 from ozymandias.core.edits import new_instance
-from ozymandias.core.layout import LEAST, Cost, Layout, is_clear, is_healing
+from ozymandias.core.layout import HEALING, LEAST, Cost, Layout, is_clear, is_healing
 from ozymandias.core.moves import is_at_peace, is_moving, leaving, moving_jobs
 from ozymandias.core.placement import Ask, Placement, place
 from ozymandias.core.rooms import NOW, RUNNING, Rooms, rooms_of
@@ -282,23 +282,27 @@ class Search:
         return at_once(self.looking(only_healing=only_healing))
 
     def looking(self, *, only_healing: bool = False) -> Stepwise[Step | None]:
-        """Wishes before crowds before heat; of each kind the one that gains most."""
+        """Wishes before crowds before heat; of each kind the one that gains most.
+
+        Who is looked at for a wish may find a place that is better for less only: that one waits
+        for what it is better for.
+        """
         self._tries = 0
-        kinds: list[Iterator[Candidate | None]] = [self._unhealed()]
+        kinds: list[tuple[str, Iterator[Candidate | None]]] = [(HEALING[-1], self._unhealed())]
         if not only_healing:
-            kinds += [self._crowded(), self._hot()]
-        for candidates in kinds:
-            found: list[Step] = []
+            kinds += [("crowd", self._crowded()), ("heat", self._hot())]
+        found: list[Step] = []
+        for last, candidates in kinds:
             for number, candidate in enumerate(candidates):
-                step = self._try(*candidate) if candidate else None
-                if step and (is_healing(step.gain) or not only_healing):
+                if step := self._try(*candidate) if candidate else None:
                     found.append(step)
                 if self._tries >= self._tries_max:
                     break
                 if number % LOOKS_AT_ONCE == 0:
                     yield
-            if found:
-                return min(found, key=self._rank)
+            best = min(found, key=self._rank, default=None)
+            if best and any(best.gain[: Cost._fields.index(last) + 1]):
+                return best
         return None
 
     def _rank(self, step: Step) -> tuple[object, ...]:

@@ -232,6 +232,18 @@ def test_a_node_above_the_target_gives_away_what_is_too_much() -> None:
     assert plan_rebalance(snapshot, NOW) is None
 
 
+def test_who_has_wishes_does_not_go_first_for_something_less() -> None:
+    """A crowd comes before heat, also where the hot one's job has wishes that nobody can fulfil."""
+    spread = PlacementRules(spread="zone")
+    start = cluster(n1="4G")
+    full = submitted(start, job("big", memory="2G", placement=spread), job("web", 2, "512M"))
+    snapshot = joined(mode(settled(full)), n2="4G")  # n1 is 75 % full, by 5 too much
+    forecast = foresee_rebalance(snapshot, NOW)
+    assert [(str(s.instance.job), s.gain) for s in forecast.steps] == [
+        ("web", Cost(crowd=1, heat=25))
+    ]
+
+
 def test_a_forecast_is_what_then_happens() -> None:
     """The dry run's moves and gain, and the same by carrying them out."""
     jobs = [job(f"j{n}", instances=2, memory="512M") for n in range(4)]
