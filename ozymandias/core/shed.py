@@ -4,7 +4,8 @@ A node under pressure says how many instances it wants to keep (`core/pressure.p
 more, the next one leaves: of the lowest priority, of those first what serves nobody, then what is
 largest in what is short. One at a time, and its replacement is started elsewhere first where there
 is room; where there is none it is stopped and becomes pending, within its job's `min_available`.
-One that is asked for urgently does not wait for its replacement to be healthy.
+One that is asked for urgently does not wait for its replacement to be healthy, unless all that are
+left are needed for a `min_available`.
 
 Never asked: protected jobs, system jobs, and instances whose kept volumes are there. If nothing
 else is left, the host has to bear it; limits of pods are real, and its own daemons are the last
@@ -14,7 +15,7 @@ that the kernel would kill. What is drained is left to the drain.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
@@ -158,8 +159,16 @@ def _next_step(snapshot: Snapshot, node: Node, rooms: Rooms, decided: Sequence[E
     """
     assert node.load is not None
     leavers = [one for one in _leavers(snapshot, node, decided) if not one.bound]
-    changed = {edit.job for edit in decided}
-    why, is_urgent = f"{node.name} is under {node.load.taint}", node.load.is_urgent
+    changed, why = {edit.job for edit in decided}, f"{node.name} is under {node.load.taint}"
+    if node.load.is_urgent and (steps := _step_of(leavers, changed, rooms, why, is_urgent=True)):
+        return steps
+    # Whoever could leave at once has left: the others need their replacements.
+    return _step_of(leavers, changed, rooms, why, is_urgent=False)
+
+
+def _step_of(
+    leavers: Sequence[_Leaver], changed: Set[JobKey], rooms: Rooms, why: str, *, is_urgent: bool
+) -> list[Edit]:
     for one in leavers:
         if one.job.key in changed:
             continue
@@ -195,7 +204,8 @@ def _leave(one: _Leaver, rooms: Rooms, why: str, is_urgent: bool) -> list[Edit]:
             slot = next(FreeSlots(one.buckets.used_slots()))
             instead = f"{why}, and {a.instance} is the next to leave: "
             return [new_instance(job.key, one.head, slot, demand, placed, instead)]
-    return [stop(a, f"{words}, and no other node has room")] if one.may_stop else []
+    reason = "that can't wait for a replacement" if is_urgent else "no other node has room"
+    return [stop(a, f"{words}, and {reason}")] if one.may_stop else []
 
 
 # Beforehand ---------------------------------------------------------------------------------------

@@ -128,6 +128,24 @@ def test_urgent_does_not_wait_for_health() -> None:
     assert plan_shed(report(started, low_1=False)) is None
     urgent = pressed(report(started, low_1=False), 0, urgent=True)
     assert told(planned(plan_shed(urgent))) == ["low-0 n1 stopping"]
+    at_once = planned(plan_shed(pressed(more, 0, urgent=True)))
+    assert told(at_once) == ["low-0 n1 stopping"]
+    assert at_once.edits[0].reason.endswith("and that can't wait for a replacement")
+
+
+def test_urgent_or_not_the_needed_ones_start_elsewhere_when_there_is_room() -> None:
+    """Whoever may stop at once goes before them; then they leave as if there were time."""
+    needed, other = job("a", 1, "1G", min_available=1), job("b", 1, "1G", priority=9)
+    full = settled(submitted(cluster(n1="2G"), needed, other))
+    more = replace(full, nodes={**full.nodes, NodeName("n2"): node("n2", "1G")})
+    assert told(planned(plan_shed(pressed(more, 0, urgent=True)))) == ["b-0 n1 stopping"]
+    alone = settled(submitted(cluster(n1="2G"), needed))
+    more = replace(alone, nodes={**alone.nodes, NodeName("n2"): node("n2", "1G")})
+    started = after(more, plan_shed(pressed(more, 0, urgent=True)))
+    assert where(started, key("a")) == {"0": "n1 v1 running", "1": "n2 v1 running"}
+    assert plan_shed(pressed(started, 0, urgent=True)) is None  # not healthy yet
+    healthy = pressed(report(started), 0, urgent=True)
+    assert told(planned(plan_shed(healthy))) == ["a-0 n1 stopping"]
 
 
 def test_two_hosts_under_pressure_share_what_a_job_can_spare() -> None:
