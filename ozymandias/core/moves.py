@@ -5,8 +5,8 @@ the job's head which one it is to replace. From then on everything is read from 
 any peer goes on with it, whatever became of the one that began. The note says which of the two is
 to go; without it the surplus rule of rollouts would stop the new one, which is not healthy yet.
 
-    the new one is healthy        the old one stops, if `min_available` bears it and it is still
-                                  better there than here; if not, the new one stops
+    the new one is healthy        the old one stops if it is still better there than here; if not,
+                                  the new one; either of them only if `min_available` bears it
     the new one takes too long    it stops, and the job is left in peace for a while
     one of the two is gone        (lost, drained, scaled away, replaced): the note goes, and who
                                   has to do with the rest finds it as if there had been no move
@@ -104,10 +104,12 @@ def _next_step(snapshot: Snapshot, record: JobRecord, buckets: Buckets, now: flo
             return None
         why = f"it was not healthy within {PATIENCE_SECONDS:g} s, and stays on {move.node}"
         return _end(record, why, stops=new, given_up=now)
-    if old in buckets.ready and budget_of(record.current.job, head.wanted, buckets).spare < 1:
+    is_worse = _gain(snapshot, old, new) < Cost()
+    stops = new if is_worse else old
+    if stops in buckets.ready and budget_of(record.current.job, head.wanted, buckets).spare < 1:
         # Another instance fails meanwhile. It is what is too many, if that goes on.
         return _end(record, "too few others are healthy", given_up=now) if is_late else None
-    if _gain(snapshot, old, new) < Cost():
+    if is_worse:
         why = f"{move.node} is the better place by now"
         return _end(record, why, stops=new, given_up=now)
     return _end(record, f"it is healthy on {move.to}: {move.reason}", stops=old)

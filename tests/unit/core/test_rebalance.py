@@ -192,6 +192,20 @@ def test_min_available_holds_when_another_fails_meanwhile() -> None:
     assert plan_moves(report(base), NOW) is not None
 
 
+def test_min_available_holds_for_the_new_one_as_well() -> None:
+    """Where it was is better again, but there it is not healthy: nobody stops the one that is."""
+    made = job(placement=LIKES_INFRA, min_available=1)
+    snapshot = mode(settled(submitted(cluster(n1="4G"), made)))
+    snapshot = labelled(joined(snapshot, n2="4G"), "n2", role="infra")
+    snapshot = after(snapshot, plan_rebalance(snapshot, NOW))
+    snapshot = report(labelled(snapshot, "n2", role=""), web_0=False)
+    snapshot = report(labelled(snapshot, "n1", role="infra"), web_0=False)
+    assert plan_moves(snapshot, NOW) is None
+    snapshot = after(snapshot, plan_moves(snapshot, NOW + PATIENCE_SECONDS))
+    snapshot = settled(after(snapshot, plan_rollout(snapshot)))
+    assert where(snapshot) == {"1": "n2 v1 running"}
+
+
 def test_a_drain_takes_a_move_over() -> None:
     """One more than wanted is there: it replaces one that leaves, not two of them."""
     base = joined(mode(settled(submitted(cluster(n1="8G"), job(instances=2)))), n2="8G")
