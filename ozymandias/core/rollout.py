@@ -286,7 +286,7 @@ def _make_way(rolling: Rolling, rooms: Rooms) -> list[Edit]:
         room = rooms.get(name)
         leaving = _leaving(rolling, room) if room and not rolling.is_full(name) else []
         if room and leaving:
-            missed = sum(a in rolling.buckets.serving for a in leaving)
+            missed = _missed(rolling, leaving)
             if missed > max(0, rolling.spare):
                 continue
             rank = (missed, len(leaving), -count, name)
@@ -303,20 +303,36 @@ def _make_way(rolling: Rolling, rooms: Rooms) -> list[Edit]:
 
 
 def _leaving(rolling: Rolling, room: Room) -> list[Assigned]:
-    """The old instances on a node that must go before a new one fits; none if it never does."""
-    assert rolling.demand is not None
+    """The old instances on a node that must go before a new one fits; none if it never does.
+
+    In their order as many as it takes; or one alone, which may be larger than those before it.
+    """
     buckets = rolling.buckets
     old = [a for a in (*buckets.idle, *_oldest_first(buckets, {})) if a.node == room.node]
+    alone = filter(None, (_makes_room(rolling, room, [a]) for a in old))
+    ways = (next(alone, []), _makes_room(rolling, room, old))
+    found = [leaving for leaving in ways if leaving]
+    return min(found, key=lambda leaving: (_missed(rolling, leaving), len(leaving)), default=[])
+
+
+def _makes_room(rolling: Rolling, room: Room, old: list[Assigned]) -> list[Assigned]:
+    """As many of them, from the first on, as it takes; none if all are not enough."""
+    assert rolling.demand is not None
     leaving: list[Assigned] = []
+    fits = False
     for assigned in old:
         room.give(assigned.demand, SlotState.WAITING)
         leaving.append(assigned)
-        if room.fits(rolling.demand, SlotState.WAITING):
+        if fits := room.fits(rolling.demand, SlotState.WAITING):
             break
-    fits = room.fits(rolling.demand, SlotState.WAITING)
     for assigned in leaving:
         room.take(assigned.demand, SlotState.WAITING)
     return leaving if fits else []
+
+
+def _missed(rolling: Rolling, leaving: Iterable[Assigned]) -> int:
+    """How many of them carry traffic."""
+    return sum(a in rolling.buckets.serving for a in leaving)
 
 
 def _oldest_first(buckets: Buckets, rooms: Rooms) -> list[Assigned]:

@@ -93,6 +93,19 @@ def test_larger_version_pushes_out_as_many_as_it_takes() -> None:
     assert [a.version for a in snapshot.instances(WEB)] == [2, 2]
 
 
+def test_one_that_is_large_enough_goes_before_a_small_one_that_is_not() -> None:
+    """In the middle of a change another one comes: the small old one makes no room for it yet."""
+    web = job(instances=2, memory="256M", min_available=1)
+    snapshot = settled(submitted(cluster(n1="1536M"), web))
+    snapshot = after(snapshot, submit(snapshot, job(instances=2, memory="768M", min_available=1)))
+    for _ in range(2):  # one new, one old less
+        snapshot = settled(after(snapshot, plan_rollout(snapshot)))
+    filled = settled(submitted(snapshot, job("other", memory="512M")))
+    third = job(instances=2, memory="512M", min_available=1)
+    snapshot = rolled_out(after(filled, submit(filled, third)))
+    assert {a.version for a in snapshot.instances(WEB)} == {3}
+
+
 def test_broken_version_stops_at_the_first() -> None:
     """A version that never gets healthy costs nothing: all old ones keep running."""
     snapshot = changed(settled(submitted(ROOMY, job(instances=3))))
