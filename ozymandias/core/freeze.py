@@ -6,7 +6,7 @@ put back, an hour that they show twice is frozen both times. A window that lies 
 gap does not happen that night.
 
     frozen_by(windows, now)     the window that holds now and until when; None: nothing is frozen
-    next_change(windows, now)   when that answer may next be another one
+    never_ends(windows, now)    whether they leave no minute of the week free
 
 What waits: steps of rollouts, moves of a rebalance, autoscaling. What never does: repair, drains,
 shedding, placing what is pending, and what people ask for themselves.
@@ -20,9 +20,10 @@ from ozymandias.model.settings import FreezeWindow, Settings
 from ozymandias.model.week import Zone, format_moment, offset_seconds, reading, zone_of
 
 DAY_SECONDS = 86_400
-STRETCH_SECONDS_MAX = 8 * DAY_SECONDS  # a longer one leaves no minute of the week free
-AHEAD_SECONDS = 15 * DAY_SECONDS  # a window may lie in a gap once, not twice
-STEPS_MAX = 64  # of windows that take turns
+WEEK_SECONDS = 7 * DAY_SECONDS
+FULL_SECONDS = 8 * DAY_SECONDS  # without a free minute: there is none while clocks are not changed
+AHEAD_SECONDS = 15 * DAY_SECONDS  # one window that ends at all does so within
+SIGHT_SECONDS = 45 * DAY_SECONDS  # of windows that take turns; zones are at odds for a month a year
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,26 +63,27 @@ def frozen_by(windows: Iterable[FreezeWindow], now: float) -> Frozen | None:
     named = max(holding, key=lambda window: _end(window, now) or float("inf"))
     return Frozen(
         by=named.name,
-        until=_free_from(listed, now),
+        until=_free_from(listed, now, SIGHT_SECONDS),
         timezone=named.timezone,
         reason=named.reason,
     )
 
 
-def next_change(windows: Iterable[FreezeWindow], now: float) -> float | None:
-    """The next moment at which a window begins or ends; None: not in the next fortnight."""
-    moments = (m for window in windows if (m := _turn(window, now)) is not None)
-    return min(moments, default=None)
-
-
 def never_ends(windows: Iterable[FreezeWindow], now: float) -> bool:
-    """Whether the windows together leave nothing free, at some time of the year."""
-    listed = tuple(windows)
-    half_years = (now, now + 182 * DAY_SECONDS)  # clocks differ in summer and in winter
-    return any(
-        any(holds(w, moment) for w in listed) and _free_from(listed, moment) is None
-        for moment in half_years
-    )
+    """Whether the windows of every week leave none of it free, at some time of the year.
+
+    What they leave hangs on how far the clocks of their zones are apart, so every such distance
+    of the year is looked at. A window that is for once does end, whatever the others do.
+    """
+    weekly = tuple(window for window in windows if not window.until)
+    zones = {zone for window in weekly if (zone := zone_of(window.timezone))}
+
+    def clocks(moment: float) -> tuple[int, ...]:
+        return tuple(offset_seconds(moment, zone) for zone in zones)
+
+    weeks = [now + number * WEEK_SECONDS for number in range(53)]
+    steady = {clocks(m): m for m in weeks if clocks(m) == clocks(m + FULL_SECONDS)}
+    return any(_free_from(weekly, moment, FULL_SECONDS) is None for moment in steady.values())
 
 
 # One window ---------------------------------------------------------------------------------------
@@ -104,61 +106,55 @@ def holds(window: FreezeWindow, now: float) -> bool:
 
 def _end(window: FreezeWindow, now: float) -> float | None:
     """When a window that holds now does so no more."""
-    return next((m for m in _moments(window, now) if not holds(window, m)), None)
+    if window.until:
+        return window.until
+    zone = zone_of(window.timezone)
+    if zone is None:
+        return None
+    return next((m for m in _moments(window, zone, now) if not holds(window, m)), None)
 
 
-def _turn(window: FreezeWindow, now: float) -> float | None:
-    before = holds(window, now)
-    return next((m for m in _moments(window, now) if holds(window, m) is not before), None)
-
-
-def _free_from(windows: tuple[FreezeWindow, ...], now: float) -> float | None:
-    """The first moment that no window holds; None when there is none within a week."""
+def _free_from(windows: tuple[FreezeWindow, ...], now: float, within: float) -> float | None:
+    """The first moment that no window holds; None when there is none in sight."""
     moment = now
-    for _ in range(STEPS_MAX):
+    while moment - now <= within:
         ends = [_end(window, moment) for window in windows if holds(window, moment)]
         if not ends:
             return moment
-        latest = None if None in ends else max(end for end in ends if end is not None)
-        if latest is None or latest - now > STRETCH_SECONDS_MAX:
+        if None in ends:
             return None
-        moment = latest
+        moment = max(end for end in ends if end is not None)
     return None
 
 
-def _moments(window: FreezeWindow, now: float) -> list[float]:
-    """Every later moment at which the answer of `holds` can change, within a fortnight.
+def _moments(window: FreezeWindow, zone: Zone, now: float) -> Iterator[float]:
+    """Every later moment at which the answer of `holds` can change, one after the other.
 
-    The clocks pass the window's start or end, by whichever offset they have then, or they are put
-    forward or back.
+    The clocks pass the window's start or end, by the offset that they have then, or they are put
+    forward or back. Looked for day by day, for mostly the first one is the one.
     """
-    if window.until:
-        return [m for m in (window.since, window.until) if m > now]
-    zone = zone_of(window.timezone)
-    if zone is None:
-        return []
-    changes = list(_clock_changes(zone, now))
-    offsets = {offset_seconds(m, zone) for m in (now, *changes)}
-    first_day = int(now // DAY_SECONDS) - 1
-    found = set(changes)
-    for offset in offsets:
-        for day in range(first_day, first_day + AHEAD_SECONDS // DAY_SECONDS + 3):
-            for minute in (window.start, window.end):
-                found.add(float(day * DAY_SECONDS + minute * 60 - offset))
-    return sorted(m for m in found if now < m <= now + AHEAD_SECONDS)
+    for day in range(int(now), int(now) + AHEAD_SECONDS, DAY_SECONDS):
+        change = _clock_change(zone, day, day + DAY_SECONDS)
+        offsets = {offset_seconds(m, zone) for m in (day, day + DAY_SECONDS)}
+        found = {
+            day + ((minute * 60 - offset - day) % DAY_SECONDS or DAY_SECONDS)
+            for minute in (window.start, window.end)
+            for offset in offsets
+        }
+        if change:
+            found.add(change)
+        yield from (float(m) for m in sorted(found) if m > now)
 
 
-def _clock_changes(zone: Zone, now: float) -> Iterator[float]:
-    """When the clocks of a zone are put forward or back, to the second, within a fortnight."""
-    for start in range(int(now), int(now) + AHEAD_SECONDS, DAY_SECONDS):
-        before, after = start, start + DAY_SECONDS
-        old = offset_seconds(before, zone)
-        if offset_seconds(after, zone) == old:
-            continue  # nobody changes clocks twice within a day
-        while after - before > 1:
-            middle = (before + after) // 2
-            if offset_seconds(middle, zone) == old:
-                before = middle
-            else:
-                after = middle
-        yield float(after)
+def _clock_change(zone: Zone, before: int, after: int) -> int | None:
+    """When the clocks of a zone are put forward or back, to the second, within this day."""
+    old = offset_seconds(before, zone)
+    if offset_seconds(after, zone) == old:
+        return None  # nobody changes clocks twice within a day
+    while after - before > 1:
+        middle = (before + after) // 2
+        if offset_seconds(middle, zone) == old:
+            before = middle
+        else:
+            after = middle
+    return after

@@ -93,13 +93,14 @@ def plan_freeze(snapshot: Snapshot, window: FreezeWindow, now: float) -> Plan | 
     after = tuple(sorted((*others, window), key=lambda w: w.name))
     if len(after) > FREEZES_MAX:
         return _wrong("freezes", f"A cluster has at most {FREEZES_MAX} freeze windows.")
-    if never_ends(after, now):
+    if not window.until and never_ends(after, now):
         alone = never_ends((window,), now)
-        together = "" if alone else f", together with {', '.join(w.name for w in others)}"
+        names = ", ".join(w.name for w in others if not w.until)
+        together = "" if alone else f", together with {names}"
         return _wrong(
             f"freezes.{window.name}",
-            f"{window.name} would leave no minute of the week free{together}: nothing could ever"
-            " be changed.",
+            f"{window.name} would leave no minute of the week free{together}: nothing could be"
+            " changed.",
             "Freeze from now on for a while (`ozy freeze now`), or leave some time free.",
         )
     return Plan(reason=describe_freeze(window), settings=replace(before, freezes=after))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ozymandias.core.freeze import Frozen, cluster_frozen, frozen_by, holds, never_ends, next_change
+from ozymandias.core.freeze import Frozen, cluster_frozen, frozen_by, holds, never_ends
 from ozymandias.model.settings import FreezeWindow, Settings
 from ozymandias.model.week import ALL_DAYS, covers_week, parse_clock, parse_weekdays, zone_of
 
@@ -80,7 +80,7 @@ def test_a_freeze_is_honoured_at_every_minute_of_a_year(zone: str) -> None:
 
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("spec", ["22:00 06:00 mon-fri", "02:15 02:45 daily", "00:00 00:00 sun"])
-def test_ends_and_beginnings_are_foretold(zone: str, spec: str) -> None:
+def test_ends_are_foretold(zone: str, spec: str) -> None:
     """In the weeks around clock changes the foretold moment is the one that comes."""
     start, end, days = spec.split()
     found = window(start, end, days, zone)
@@ -90,12 +90,10 @@ def test_ends_and_beginnings_are_foretold(zone: str, spec: str) -> None:
         readings = [(moment, holds(found, moment)) for moment in moments]
         turns = [m for (_, a), (m, b) in pairwise(readings) if a is not b]
         for moment, is_frozen in readings[: 25 * 96 : 31]:
-            foretold = next((m for m in turns if m > moment), None)
-            assert next_change((found,), moment) == foretold
             frozen = frozen_by((found,), moment)
             assert (frozen is not None) is is_frozen
             if frozen:
-                assert frozen.until == foretold
+                assert frozen.until == next(m for m in turns if m > moment)
 
 
 @settings(max_examples=40, deadline=None)
@@ -144,9 +142,9 @@ def test_a_start_that_no_clock_shows_counts_from_the_minute_after() -> None:
     found = window("02:30", "04:00")
     assert not holds(found, at("2026-03-29T01:59"))
     assert holds(found, at("2026-03-29T03:00"))
-    assert next_change((found,), at("2026-03-29T01:00")) == at("2026-03-29T03:00")
-    inside = window("02:15", "02:45")
-    assert next_change((inside,), at("2026-03-29T01:00")) == at("2026-03-30T02:15")
+    inside, night = window("02:15", "02:45"), int(at("2026-03-29T00:00"))
+    assert not any(holds(inside, moment) for moment in range(night, night + 23 * 3600, MINUTE))
+    assert holds(inside, at("2026-03-30T02:15"))
 
 
 def test_windows_that_take_turns_are_one_freeze() -> None:
@@ -163,8 +161,36 @@ def test_a_freeze_from_now_on_is_over_for_good() -> None:
     assert [holds(found, t) for t in (999.0, 1000.0, 4999.0, 5000.0)] == [False, True, True, False]
     frozen = cluster_frozen(Settings(freezes=(found,)), 2000.0)
     assert frozen and (frozen.by, frozen.until, frozen.reason) == ("now", 5000.0, "a demo")
-    assert next_change((found,), 500.0) == 1000.0
-    assert next_change((found,), 5000.0) is None
+
+
+@pytest.mark.parametrize("days", [9, 14, 31])
+def test_a_long_freeze_from_now_on_ends(days: int) -> None:
+    """It outlasts a week, and is no window that leaves nothing of it free; nor with others."""
+    now = at("2026-11-17T12:00")
+    once = FreezeWindow(name="now", start=0, end=0, since=now, until=now + days * 86_400)
+    frozen = frozen_by((once,), now)
+    assert frozen and frozen.until == once.until
+    weekdays = window("00:00", "00:00", "mon-fri")
+    assert not never_ends((once, weekdays), now)
+    both = frozen_by((once, weekdays), now)
+    assert both and both.until and both.until >= once.until
+    assert not any(holds(w, both.until) for w in (once, weekdays))
+
+
+def test_many_windows_that_take_turns_end() -> None:
+    """Fifty a day and none on Sundays: three hundred turns from Monday on."""
+    windows = tuple(
+        FreezeWindow(
+            name=f"w{n}",
+            start=n * 1440 // 50,
+            end=(n + 1) * 1440 // 50 % 1440,
+            weekdays=(*range(6),),
+        )
+        for n in range(50)
+    )
+    frozen = frozen_by(windows, at("2026-11-16T00:00", "UTC"))
+    assert frozen and frozen.until == at("2026-11-22T00:00", "UTC")
+    assert not never_ends(windows, at("2026-11-16T00:00", "UTC"))
 
 
 def test_a_zone_that_this_host_does_not_know_is_frozen() -> None:
@@ -192,6 +218,25 @@ def test_windows_that_never_end_are_told(windows: tuple[FreezeWindow, ...], is_f
     assert never_ends(windows, at("2026-11-17T12:00")) is is_full
     if len({w.timezone for w in windows}) == 1:
         assert covers_week((w.start, w.end, w.weekdays) for w in windows) is is_full
+
+
+@pytest.mark.parametrize("month", range(1, 13))
+def test_windows_that_leave_nothing_free_for_a_part_of_the_year_are_told(month: int) -> None:
+    """Whatever today's clocks show: with Berlin's summer time an hour is free, in winter none."""
+    windows = (window("00:00", "12:00", timezone="UTC"), window("13:00", "01:00"))
+    now = at(f"2026-{month:02}-20T10:00", "UTC")
+    assert never_ends(windows, now)
+    assert not never_ends((windows[0], window("14:00", "01:00")), now)
+
+
+def test_zones_that_are_at_odds_for_some_weeks_are_foretold() -> None:
+    """New York changes its clocks three weeks before Berlin; till then there is no free minute."""
+    windows = (window("23:00", "17:30"), window("12:00", "18:00", timezone="America/New_York"))
+    before = frozen_by(windows, at("2026-03-05T12:00"))
+    assert before and before.until == at("2026-03-05T17:30")
+    between = frozen_by(windows, at("2026-03-09T12:00"))
+    assert between and between.until == at("2026-03-29T17:30")
+    assert never_ends(windows, at("2026-11-17T12:00"))
 
 
 def test_every_zone_of_the_tests_is_known_here() -> None:

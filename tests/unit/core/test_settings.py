@@ -2,11 +2,11 @@
 
 import pytest
 
-from ozymandias.core.settings import CLASSES_MAX, SettingsChange, plan_settings
+from ozymandias.core.settings import CLASSES_MAX, SettingsChange, plan_freeze, plan_settings
 from ozymandias.jobspec.placement import parse_rule
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
-from ozymandias.model.settings import NodePool, RebalanceMode, Settings
+from ozymandias.model.settings import FreezeWindow, NodePool, RebalanceMode, Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import INVALID_SETTING, Problem
 from tests.unit.core.builders import cluster
@@ -110,3 +110,31 @@ def test_there_is_a_limit_on_classes() -> None:
     many = {f"c{n}": n for n in range(CLASSES_MAX + 1)}
     problem = plan_settings(Snapshot(), SettingsChange(priority_classes=many))
     assert isinstance(problem, Problem) and str(CLASSES_MAX) in problem.detail
+
+
+def frozen_from(now: float, days: int) -> FreezeWindow:
+    return FreezeWindow(name="now", start=0, end=0, since=now, until=now + days * 86_400)
+
+
+@pytest.mark.parametrize("days", [1, 7, 9, 31])
+def test_a_freeze_from_now_on_is_taken_and_hinders_no_other(days: int) -> None:
+    """Up to a month, also where a window's zone is not known on this host."""
+    now = 1_795_000_000.0
+    unknown = FreezeWindow(name="abroad", start=0, end=60, timezone="Mars/Olympus")
+    before = replace(cluster(n1="4G"), settings=Settings(freezes=(unknown,)))
+    plan = plan_freeze(before, frozen_from(now, days), now)
+    assert isinstance(plan, Plan) and plan.settings
+    held = replace(cluster(n1="4G"), settings=Settings(freezes=(frozen_from(now, days),)))
+    nights = FreezeWindow(name="nights", start=1320, end=360)
+    assert isinstance(plan_freeze(held, nights, now), Plan)
+
+
+def test_windows_that_leave_nothing_free_are_named() -> None:
+    """Those of every week; one that is for once has no part in it."""
+    now = 1_795_000_000.0
+    mornings = FreezeWindow(name="mornings", start=0, end=720)
+    settings = Settings(freezes=(mornings, frozen_from(now, 31)))
+    rest = FreezeWindow(name="rest", start=720, end=0)
+    problem = plan_freeze(replace(cluster(n1="4G"), settings=settings), rest, now)
+    assert isinstance(problem, Problem) and problem.kind is INVALID_SETTING
+    assert "rest would leave no minute of the week free, together with mornings:" in problem.detail
