@@ -111,6 +111,7 @@ class Autoscaler:
             turn = self._turns[record.key] = _Turn(uid=head.uid, steps=steps_of(head), due=first)
         elif turn.steps != steps_of(head):
             turn.steps, turn.due = steps_of(head), now + rules.every_seconds
+        turn.due = min(turn.due, now + rules.every_seconds)  # of a file that was changed since
         return turn
 
     def _is_ours(self, snapshot: Snapshot, key: JobKey) -> bool:
