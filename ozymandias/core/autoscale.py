@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ozymandias import problems
-from ozymandias.core.buckets import sort_job
+from ozymandias.core.buckets import census, sort_job
 from ozymandias.core.choice import surplus_first
 from ozymandias.core.drain import drained_nodes
 from ozymandias.core.edits import stop
 from ozymandias.core.freeze import Frozen, frozen_by
-from ozymandias.model.job import Autoscale, JobHead, JobKey, JobRecord, Look
+from ozymandias.model.job import Autoscale, Job, JobHead, JobKey, JobRecord, Look
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import FreezeWindow
@@ -186,12 +186,31 @@ def plan_look(snapshot: Snapshot, key: JobKey, answer: Answer, asked: Asked) -> 
         edits=edits,
         job=JobChange(key=key, head=replace(head, wanted=scaling.wanted, look=look)),
         heeds_settings=is_step,
+        is_divisible=True,  # what is left is more than wanted, which `plan_rollout` sees to
     )
 
 
-def wanted_of_pool(rules: Autoscale, wanted: int) -> int:
-    """What a submit leaves of a pool's number: it is the pool's own, within its bounds."""
-    return min(max(wanted, rules.min), rules.max)
+def wanted_after(record: JobRecord, job: Job) -> int:
+    """What a submit leaves of a pool's number: it is the pool's own, within its bounds.
+
+    The file's is where it begins.
+    """
+    rules = job.autoscale
+    if rules is None:
+        return job.instances
+    number = record.head.wanted if pool_of(record) else job.instances
+    return min(max(number, rules.min), rules.max)
+
+
+def fitting_after(snapshot: Snapshot, record: JobRecord, job: Job) -> int:
+    """How many must find room when the file is changed: all that a person asked for.
+
+    A pool may have asked for more than there is room for; what waits may wait on.
+    """
+    wanted, rules = wanted_after(record, job), job.autoscale
+    if rules is None or pool_of(record) is None:
+        return wanted
+    return max(rules.min, min(wanted, census(snapshot).live.get(record.key, 0)))
 
 
 def not_by_hand(key: JobKey, rules: Autoscale) -> Problem:

@@ -23,7 +23,7 @@ drain, labels) is in core/nodes.py.
 
 from ozymandias import problems
 from ozymandias.core.attempt import Attempt
-from ozymandias.core.autoscale import not_by_hand, pool_of, wanted_of_pool
+from ozymandias.core.autoscale import fitting_after, not_by_hand, pool_of, wanted_after
 from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
 from ozymandias.core.choice import surplus_first
 from ozymandias.core.drain import drained_nodes
@@ -109,7 +109,7 @@ def plan_submit(
     elif is_new:
         plan = _changed_job(snapshot, record, version, lately)
     else:
-        plan = _scale(snapshot, record, _wanted_after(record, job), lately, peer)
+        plan = _scale(snapshot, record, wanted_after(record, job), lately, peer)
         if override_freeze and isinstance(plan, Plan):
             plan = _hurried(plan, record, override_freeze)
     return plan if isinstance(plan, Problem) else _with_claims(snapshot, plan, job.key, claims)
@@ -175,18 +175,18 @@ def _changed_job(
         demand=Demand.of(job),
         rules=rules_of(snapshot, job),
         rooms=rooms_without(snapshot, job.key),
-        wanted=_wanted_after(record, job),
+        wanted=fitting_after(snapshot, record, job),
     )
     head = replace(
         record.head,
         version=version.version,
-        wanted=attempt.wanted,
+        wanted=wanted_after(record, job),
         override_freeze=version.override_freeze,
     )
     if not attempt.fits():
         # What it would be at others' cost is tried in rooms of its own: a refusal tells of these.
-        rooms = rooms_without(snapshot, job.key)
-        if not (_is_no_larger(record, job) and could_displace(snapshot, job, head, rooms, lately)):
+        rooms, least = rooms_without(snapshot, job.key), replace(head, wanted=attempt.wanted)
+        if not (_is_no_larger(record, job) and could_displace(snapshot, job, least, rooms, lately)):
             return reject(attempt)
     return Plan(
         reason=f"{job.key} changes to version {version.version}: its instances are replaced"
@@ -280,14 +280,6 @@ def _scale(
         reason=f"{key} is scaled from {record.head.wanted} to {_instances(instances)}",
         job=JobChange(key=key, head=head),
     )
-
-
-def _wanted_after(record: JobRecord, job: Job) -> int:
-    """A pool's number is its own: the file's is where it begins."""
-    if job.autoscale is None:
-        return job.instances
-    is_pool = pool_of(record) is not None
-    return wanted_of_pool(job.autoscale, record.head.wanted if is_pool else job.instances)
 
 
 def _place_all(

@@ -17,7 +17,7 @@ from ozymandias.core.newcomers import more_nodes
 from ozymandias.core.rooms import Room, Rooms
 from ozymandias.core.rules import label_demands, rules_of
 from ozymandias.core.stepwise import Stepwise
-from ozymandias.model.job import Neighbour, PlacementRules, VolumeKind
+from ozymandias.model.job import Autoscale, Neighbour, PlacementRules, VolumeKind
 from ozymandias.model.node import Demand, NodeName, millis_of
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -90,10 +90,30 @@ def _fits_already(_: Suggestion) -> Stepwise[bool]:
 
 
 def _fewer_instances(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
-    if placeable > attempt.kept and replace(attempt, wanted=placeable).fits():
+    if placeable <= attempt.kept or not replace(attempt, wanted=placeable).fits():
+        return
+    text = f"run {counted(placeable, 'instance')} instead of {attempt.wanted}"
+    if rules := attempt.job.autoscale:
+        yield from _smaller_pool(attempt, rules, placeable, text)
+    else:
+        yield Suggestion(text=text, change={"numInstances": placeable})
+
+
+def _smaller_pool(
+    attempt: Attempt, rules: Autoscale, placeable: int, text: str
+) -> Iterator[Suggestion]:
+    """A pool begins with a number within its bounds; once it is there, only they are the file's."""
+    record = attempt.snapshot.jobs.get(attempt.key)
+    if record and record.current and record.current.job.autoscale:
+        if placeable >= rules.min:
+            yield Suggestion(
+                text=f"{text} at most (autoscale.max)", change={"autoscale.max": placeable}
+            )
+    elif placeable >= rules.min:
+        yield Suggestion(text=text, change={"numInstances": placeable})
+    elif attempt.wanted == rules.min:
         yield Suggestion(
-            text=f"run {counted(placeable, 'instance')} instead of {attempt.wanted}",
-            change={"numInstances": placeable},
+            text=f"{text} at least (autoscale.min)", change={"autoscale.min": placeable}
         )
 
 

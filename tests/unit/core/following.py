@@ -55,6 +55,8 @@ def changed_job(job: Job, change: Change) -> Job:
     for name, value in change.items():
         if name == "numInstances":
             job = replace(job, instances=value)
+        elif name.startswith("autoscale."):
+            job = changed_pool(job, name.removeprefix("autoscale."), value)
         elif name.startswith("placement."):
             rules = changed_rules(job.placement, name.removeprefix("placement."), value)
             job = replace(job, placement=rules)
@@ -62,6 +64,13 @@ def changed_job(job: Job, change: Change) -> Job:
             container = changed_container(job.containers[0], name, value)
             job = replace(job, containers=(container, *job.containers[1:]))
     return job
+
+
+def changed_pool(job: Job, name: str, value: object) -> Job:
+    """A file without numInstances: the pool begins with its least."""
+    assert job.autoscale
+    rules = replace(job.autoscale, **{name: value})
+    return replace(job, autoscale=rules, instances=rules.min)
 
 
 def changed_rules(asked: PlacementRules, name: str, value: object) -> PlacementRules:

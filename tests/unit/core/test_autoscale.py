@@ -33,6 +33,7 @@ from tests.unit.core.builders import (
     submit,
     submitted,
 )
+from tests.unit.core.following import changed_job
 
 NOON = 12 * 3600.0
 RULES = Autoscale(min=0, max=5, source=PendingSource.KEY, target="/queue", step=2)
@@ -223,6 +224,47 @@ def test_the_number_is_the_pools_own() -> None:
     assert lower.jobs[WEB].head.wanted == 3
     fixed = after(snapshot, submit(snapshot, job(instances=2)))
     assert fixed.jobs[WEB].head.wanted == 2
+
+
+def test_a_pool_that_waits_for_room_can_be_changed() -> None:
+    """It asked for more than there is room for by itself, and what waits may wait on."""
+    snapshot = submitted(cluster(n1="3G"), pool())
+    for _ in range(2):
+        snapshot = looked(snapshot, 9)
+        snapshot = settled(after(snapshot, plan_pending(snapshot)))
+    assert snapshot.jobs[WEB].head.wanted == 4 and len(list(snapshot.instances(WEB))) == 3
+    changed = after(snapshot, submit(snapshot, pool(image="b")))
+    assert (changed.jobs[WEB].head.version, changed.jobs[WEB].head.wanted) == (2, 4)
+    larger = refused(submit(snapshot, pool(memory="2G")))
+    assert "requires 6G of memory but only 2G" in larger.detail
+    most = refused(submit(snapshot, pool(0, replace(RULES, min=4), image="b")))
+    assert "requires 4G of memory but only 3G" in most.detail
+
+
+@given(
+    least=st.integers(0, 6),
+    begins=st.integers(0, 6),
+    memory=st.sampled_from(["1G", "2G"]),
+    has=st.none() | st.integers(0, 4),
+)
+def test_whoever_makes_a_pool_smaller_as_suggested_is_served(
+    least: int, begins: int, memory: str, has: int | None
+) -> None:
+    """Within its bounds where it is new, by its bounds where it is there."""
+    rules = replace(RULES, min=least, max=8)
+    wanted, snapshot = pool(max(least, begins), rules, memory=memory), cluster(n1="2G", n2="2G")
+    if has is not None:
+        snapshot = settled(submitted(snapshot, pool(has)))
+    problem = submit(snapshot, wanted)
+    if isinstance(problem, Plan):
+        return
+    assert problem
+    for suggestion in problem.fields["suggestions"]:
+        if set(suggestion["change"]) <= {"numInstances", "autoscale.min", "autoscale.max"}:
+            smaller = changed_job(wanted, suggestion["change"])
+            assert smaller.autoscale
+            assert smaller.autoscale.min <= smaller.instances <= max(1, smaller.autoscale.max)
+            assert isinstance(submit(snapshot, smaller), Plan), suggestion
 
 
 def test_instances_find_their_pool_in_the_environment() -> None:

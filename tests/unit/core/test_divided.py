@@ -6,10 +6,11 @@ import pytest
 
 from ozymandias.core import drain, rollout
 from ozymandias.core.arbiter import propose
+from ozymandias.core.autoscale import Answer, Asked, plan_look
 from ozymandias.core.nodes import plan_begin_drain
 from ozymandias.core.schedule import plan_restart, plan_scale, plan_stop, plan_submit
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import PlacementRules
+from ozymandias.model.job import Autoscale, PendingSource, PlacementRules
 from ozymandias.model.node import Drain, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
@@ -85,6 +86,18 @@ def test_of_many_surplus_instances_some_stop_at_a_time() -> None:
     assert len(first.edits) == rollout.EDITS_MAX
     second = planned(rollout.plan_rollout(settled(after(snapshot, first))))
     assert len(second.edits) == many - 10 - rollout.EDITS_MAX
+
+
+def test_a_pool_that_is_idle_is_as_large_as_it_is() -> None:
+    """Its number goes down with the first part, and its last instance with the last."""
+    rules = Autoscale(min=0, max=8, source=PendingSource.KEY, target="/queue")
+    wanted = job(instances=8, placement=APART, autoscale=rules)
+    snapshot = settled(submitted(cluster(**NODES), wanted))
+    asked = Asked(uid="u", version=1, steps=0, by="n1", now=NOW)
+    idle = planned(plan_look(snapshot, WEB, Answer(pending=0), asked))
+    snapshot = settled(after(snapshot, idle.first(3)))
+    assert snapshot.jobs[WEB].head.wanted == 0 and len(live(snapshot)) == 5
+    assert not live(at_rest(snapshot, 3))
 
 
 def restarted(snapshot: Snapshot) -> Plan | Problem:
