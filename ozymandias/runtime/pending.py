@@ -21,6 +21,7 @@ from yarl import URL
 
 from ozymandias.model.job import Autoscale, PendingSource
 from ozymandias.ports import SourceFailed
+from ozymandias.runtime.heard import HEARD_BYTES_MAX, SentTooMuch, connector_for_strangers
 
 ANSWER_BYTES_MAX = 64 * 2**10
 ASK_SECONDS_MAX = 10.0
@@ -59,6 +60,7 @@ class OutsideWork:
         try:
             async with (
                 aiohttp.ClientSession(
+                    connector=connector_for_strangers(),
                     timeout=timeout,
                     cookie_jar=aiohttp.DummyCookieJar(),
                     trust_env=False,
@@ -166,6 +168,8 @@ async def _bounded(stream: aiohttp.StreamReader | asyncio.StreamReader) -> bytes
 
 def _words(error: Exception) -> str:
     """Why, in words that hold nothing of an answer."""
+    if isinstance(error, SentTooMuch):
+        return f"it sent over {HEARD_BYTES_MAX // 1024} KiB"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "the host's name is not known"
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):

@@ -12,6 +12,7 @@ from yarl import URL
 from ozymandias.model.job import HealthCheck
 from ozymandias.model.units import format_duration
 from ozymandias.ports import ProbeResult
+from ozymandias.runtime.heard import connector_for_strangers
 
 BODY_BYTES_MAX = 64 * 2**10
 HEADERS = {"User-Agent": "ozymandias-probe", "Accept": "*/*"}
@@ -64,7 +65,7 @@ async def probe_http(
 def make_session() -> aiohttp.ClientSession:
     """One for all http checks; every check has a connection of its own."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(force_close=True, limit=0, use_dns_cache=False),
+        connector=connector_for_strangers(),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
         auto_decompress=False,
