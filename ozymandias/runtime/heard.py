@@ -12,6 +12,8 @@ from asyncio import AbstractEventLoop
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
+from ozymandias.runtime.lookup import OwnThreads
+
 HEARD_BYTES_MAX = 256 * 2**10  # of one connection; bodies of 64 KiB are read, some in small chunks
 
 
@@ -21,7 +23,9 @@ class SentTooMuch(aiohttp.ClientPayloadError):
 
 def connector_for_strangers() -> aiohttp.TCPConnector:
     """Every request has a connection of its own."""
-    connector = aiohttp.TCPConnector(force_close=True, limit=0, use_dns_cache=False)
+    connector = aiohttp.TCPConnector(
+        force_close=True, limit=0, use_dns_cache=False, resolver=OwnThreads()
+    )
     connector._factory = functools.partial(_bounded, loop=connector._loop)
     return connector
 
