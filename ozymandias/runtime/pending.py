@@ -14,6 +14,7 @@ import pwd
 import shlex
 import shutil
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -94,28 +95,20 @@ class OutsideWork:
             raise SourceFailed("the command can't be run: there is no such program")
         async with _pipe() as (reader, writing):
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *self._as_whom(),
-                    *command,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=writing,
-                    stderr=asyncio.subprocess.DEVNULL,
-                    cwd="/",
-                    env=ENVIRONMENT,
-                    start_new_session=True,
-                )
+                process = _started((*self._as_whom(), *command), writing)
             except (OSError, ValueError) as error:
                 raise SourceFailed(f"the command can't be run: {_words(error)}") from error
             finally:
                 os.close(writing)
             try:
                 answer = await _bounded(reader)
-                code = await process.wait()
+                await _ended(process)
             finally:
                 # Whatever happened, nothing of it is left, children included.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
-                await asyncio.shield(process.wait())
+                await asyncio.shield(_ended(process))
+                code = process.wait()
         if code:
             raise SourceFailed(f"the command ended with exit code {code}")
         return answer
@@ -123,8 +116,9 @@ class OutsideWork:
     def _as_whom(self) -> tuple[str, ...]:
         """As a user without rights; a daemon that is not root has none to give away.
 
-        By programs of Debian's util-linux, because uvloop starts no process as another user. What
-        spares the daemon when the host is out of memory must not spare a command.
+        By programs of Debian's util-linux: `Popen` can't keep it from gaining rights, and copies a
+        large daemon where it is to change the user. What spares the daemon when the host is out of
+        memory must not spare a command.
         """
         expendable = ("/usr/bin/choom", "-n", str(OOM_SCORE_COMMAND), "--")
         if os.geteuid() != 0:
@@ -154,6 +148,32 @@ async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
         yield reader, writing
     finally:
         transport.close()
+
+
+def _started(command: tuple[str, ...], output: int) -> subprocess.Popen[bytes]:
+    """Not by the loop: of what uvloop hands to a process it has a second copy, and whatever it
+    starts has one too, so that a pipe stays open without their knowing of it."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+
+
+async def _ended(process: subprocess.Popen[bytes]) -> None:
+    """It has, but its number is still its own: nobody has asked for its exit code yet."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    handle = os.pidfd_open(process.pid)
+    loop.add_reader(handle, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
 
 
 async def _bounded(stream: aiohttp.StreamReader | asyncio.StreamReader) -> bytes:

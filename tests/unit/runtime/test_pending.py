@@ -62,6 +62,12 @@ def test_a_child_that_keeps_the_pipe_is_not_waited_for() -> None:
     assert failure("/bin/sh", "-c", script, seconds=0.5) == "no whole answer within 0.5 s"
 
 
+def test_what_goes_on_with_another_output_is_not_waited_for() -> None:
+    """The answer is whole when the command and its children have closed their output."""
+    assert ask("/bin/sh", "-c", "sleep 60 >/dev/null & echo 17") == b"17\n"
+    assert ask("/bin/ls", "-l", "/dev/fd/").count(b"pipe:") == 1
+
+
 def test_no_process_is_left(tmp_path: Path) -> None:
     """What a command started is gone with it, also when it was cut off."""
     mark = f"31.{os.getpid()}{len(str(tmp_path))}7"
