@@ -24,6 +24,7 @@ from ozymandias.api.rights import refusal, told
 from ozymandias.api.settling import ClusterSettings
 from ozymandias.api.upkeep import NodeUpkeep
 from ozymandias.core.apply import apply
+from ozymandias.core.autoscale import wanted_after
 from ozymandias.core.explain import plan_document
 from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.schedule import plan_restart, plan_scale, plan_stop, plan_submit
@@ -134,7 +135,7 @@ class Operations:
             "job": job.name,
             "namespace": job.namespace,
             "version": version,
-            "wanted": matching(snapshot, job) if job.kind is JobKind.SYSTEM else job.instances,
+            "wanted": _wanted_after(snapshot, record, job),
             "changed": plan is not None and not plan.is_empty,
             **documents.demand_document(job),
             "frozen": self._frozen_after(snapshot, plan, job.key),
@@ -441,6 +442,13 @@ def job_not_found(key: JobKey, snapshot: Snapshot) -> Problem:
         job=key.name,
         namespace=key.namespace,
     )
+
+
+def _wanted_after(snapshot: Snapshot, record: JobRecord | None, job: Job) -> int:
+    """How many there are to be once it is submitted."""
+    if job.kind is JobKind.SYSTEM:
+        return matching(snapshot, job)
+    return wanted_after(record, job) if record else job.instances
 
 
 def _overriding(why: str) -> str:

@@ -37,6 +37,21 @@ def test_a_source_is_asked_as_often_as_the_file_says_now() -> None:
     tell(story)
 
 
+def test_a_plan_tells_the_number_that_the_pool_has() -> None:
+    """What the file begins with is over; a submit says the same."""
+
+    async def story(world: World) -> None:
+        world.queues["agents"] = Queue(pending=5)
+        await world.operations().submit(pool_file("2s"))
+        await world.until(lambda: wanted(world) == 3, 20, "it has its most")
+        changed = pool_file("2s", most=5)
+        planned = await world.operations().plan(changed)
+        submitted = await world.operations().submit(changed)
+        assert (planned["wanted"], submitted["wanted"]) == (3, 3)
+
+    tell(story)
+
+
 def test_an_idle_pool_writes_nothing() -> None:
     """Nothing is pending, or its source fails as it did: nothing is news, for an hour."""
 
