@@ -4,9 +4,9 @@ from ozymandias.api.access import Access, Document
 from ozymandias.api.rights import advised
 from ozymandias.api.stepwise import step_by_step
 from ozymandias.core.advice import advising
-from ozymandias.core.decision import Explained, Verdict, explain, find
 from ozymandias.core.explain import why
 from ozymandias.core.nodes import found
+from ozymandias.core.retrace import Explained, Verdict, explain, find
 from ozymandias.core.upkeep import VERSIONS_KEPT
 from ozymandias.core.whynot import asking_why_not, verdicts_now
 from ozymandias.model.decision import Decision

@@ -1,23 +1,16 @@
-"""Decisions on record: what one was made on, and why it came out so.
+"""Decisions on record: what one was made on, cut to what a record may hold.
 
-`record` keeps what a placement looks at, and `explain` runs the very functions of placing over it
-again: filters and score terms of every node at that moment, in the order in which they would have
-been chosen. Planners differ in whom a new instance is kept apart from; the one that gives the
-recorded score of the chosen node is the one that was at work.
+It holds what a placement looks at, so that `core/retrace.py` can make the decision again.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from ozymandias.core.attempt import why_closed
-from ozymandias.core.fitting import describe, shortfall
-from ozymandias.core.inventory import is_in
-from ozymandias.core.placement import Ask, ranked
-from ozymandias.core.rooms import Rooms, rooms_of
-from ozymandias.core.rules import Rules, rules_of, wary_of
-from ozymandias.core.survey import ELSEWHERE, survey
+from ozymandias.core.placement import Ask
+from ozymandias.core.rooms import Room
+from ozymandias.core.rules import rules_of, wary_of
+from ozymandias.core.survey import survey
+from ozymandias.core.system import keep_places
 from ozymandias.model.decision import (
     DecidedStep,
     Decision,
@@ -25,13 +18,12 @@ from ozymandias.model.decision import (
     SeenNode,
     SeenVersion,
 )
-from ozymandias.model.instance import Assigned, Assignment, Slots, SlotState
-from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, JobVersion
-from ozymandias.model.node import Ledger, Node, NodeName, Presence
+from ozymandias.model.instance import Slots, SlotState
+from ozymandias.model.job import Job, JobKey, JobVersion
+from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.part import Part
-from ozymandias.model.plan import Edit, Plan, Step
+from ozymandias.model.plan import Plan, Step
 from ozymandias.model.record import replace
-from ozymandias.model.settings import Settings
 from ozymandias.model.snapshot import Snapshot
 
 NODES_MAX = 64  # in a record; of a larger cluster the chosen ones and the best of the others
@@ -61,6 +53,7 @@ def record(
         versions, best = _surveyed(snapshot, versions, kept)
     nodes = _nodes_seen(snapshot, kept, best, is_wide=is_wide)
     keys = {version.job for version in versions}
+    kept_free = _kept_free(snapshot, plans, nodes)
     return Decision(
         number=number,
         by=by,
@@ -69,7 +62,7 @@ def record(
         reasons=tuple(plan.reason for plan in plans[:JOBS_MAX]),
         steps=tuple(map(_decided, kept)),
         left_out=len(steps) - len(kept),
-        nodes={name: _seen(snapshot.nodes[name]) for name in nodes},
+        nodes={name: _seen(snapshot.nodes[name], kept_free.get(name, ())) for name in nodes},
         nodes_total=len(snapshot.nodes),
         jobs=versions,
         assignments=tuple(
@@ -80,6 +73,34 @@ def record(
         ),
         target_percent=snapshot.settings.target_percent,
         pools=snapshot.settings.pools,
+        is_shifted=_is_shifted(snapshot, plans),
+    )
+
+
+def _kept_free(
+    snapshot: Snapshot, plans: Iterable[Plan], nodes: Iterable[NodeName]
+) -> Mapping[NodeName, Sequence[Demand]]:
+    """What peers leave free there for system jobs; people's own submits do not heed that."""
+    if all(plan.job and plan.job.version for plan in plans):
+        return {}
+    seen = {name: snapshot.nodes[name] for name in nodes}
+    return keep_places(
+        snapshot, {n: Room.of(node) for n, node in seen.items() if node.is_schedulable}
+    )
+
+
+def _is_shifted(snapshot: Snapshot, plans: Sequence[Plan]) -> bool:
+    """Whether some were decided on nodes, settings or neighbours that those before them changed."""
+    settings = snapshot.settings
+    return any(
+        plan.nodes
+        or (
+            plan.settings
+            and (plan.settings.target_percent, plan.settings.pools)
+            != (settings.target_percent, settings.pools)
+        )
+        or (plan.job and plan.job.version and plan.job.version.job.placement.apart)
+        for plan in plans[:-1]
     )
 
 
@@ -136,7 +157,7 @@ def _surveyed(
         version=step.version,
         demand=step.demand,
         wanted=seen.wanted,
-        rules=rules_of(snapshot, _job(seen)),
+        rules=rules_of(snapshot, job_of(seen)),
         there=there,
     )
     found = survey(snapshot, ask, there, step.after or SlotState.RUNNING, seen.part)
@@ -146,7 +167,7 @@ def _surveyed(
     return versions, found.best
 
 
-def _seen(node: Node) -> SeenNode:
+def _seen(node: Node, kept_free: Sequence[Demand]) -> SeenNode:
     ledger = node.ledger
     return SeenNode(
         allocatable=ledger.allocatable,
@@ -155,6 +176,7 @@ def _seen(node: Node) -> SeenNode:
         labels=ledger.all_labels,
         closed=why_closed(node),
         load=node.load,
+        kept_free=tuple(kept_free),
     )
 
 
@@ -207,240 +229,13 @@ def _version(
     )
 
 
-# The decision again -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What one node was to one instance at the moment of the decision."""
-
-    node: NodeName
-    rank: int  # 1 is the best; 0: it was not feasible
-    is_chosen: bool
-    against: str  # why it was not feasible
-    terms: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
-    step: DecidedStep
-    verdicts: tuple[Verdict, ...]  # the best first, those that were not feasible last
-    is_exact: bool  # the recorded score of the chosen node came out again, and it was the best
-    # Of a large cluster, before any of the decision's steps; None where it was not counted.
-    feasible: int | None = None
-    rejected: Mapping[str, int] = field(default_factory=dict)
-
-
-def find(decisions: Iterable[Decision], assigned: Assigned) -> tuple[Decision, int] | None:
-    """The newest decision that placed this very instance there, and the number of its step."""
-    for decision in sorted(decisions, key=lambda d: (d.revision, d.time), reverse=True):
-        for number, step in enumerate(decision.steps):
-            if (
-                step.before is None
-                and (step.node, step.job, step.uid) == (assigned.node, assigned.job, assigned.uid)
-                and (step.version, step.generation) == (assigned.version, assigned.generation)
-                and assigned.slot in step.slots
-            ):
-                return decision, number
-    return None
-
-
-def explain(decision: Decision, number: int, slot: int) -> Explained:
-    """Filters and score terms of every node for one placed instance, computed again."""
-    step = decision.steps[number]
-    snapshot = snapshot_of(decision)
-    known = snapshot.jobs.get(step.job)
-    version = known.versions.get(step.version) if known else None
-    job = version.job if version else _bare(step.job)
-    closed = {name: seen.closed for name, seen in decision.nodes.items()}
-    seen = next((v for v in decision.jobs if (v.job, v.version) == (step.job, step.version)), None)
-    if seen and (part := seen.part):
-        closed = {n: why or ("" if is_in(part, n) else ELSEWHERE) for n, why in closed.items()}
-    state = step.after or SlotState.RUNNING
-    first: Explained | None = None
-    for way in _ways(snapshot, job, step, list(_before(decision, number, slot))):
-        ask = Ask(
-            job=step.job,
-            version=step.version,
-            demand=step.demand,
-            wanted=seen.wanted if seen else 0,
-            rules=way.rules,
-            there=way.live,
-        )
-        rooms = _rooms_then(snapshot, way.earlier)
-        verdicts = judge(snapshot, closed, rooms, ask, way.apart_from, step.node, state)
-        chosen = next((v for v in verdicts if v.is_chosen), None)
-        is_exact = bool(chosen and _is_as_decided(decision, chosen, step))
-        found = Explained(
-            step=step,
-            verdicts=verdicts,
-            is_exact=is_exact,
-            feasible=seen.feasible if seen else None,
-            rejected=seen.rejected if seen else {},
-        )
-        if is_exact:
-            return found
-        first = first or found
-    assert first is not None
-    return first
-
-
-def _is_as_decided(decision: Decision, chosen: Verdict, step: DecidedStep) -> bool:
-    is_bound = not step.score or (
-        # In the place of what stops there: its predecessor, or its victims.
-        step.after is SlotState.WAITING
-        and any(s.node == step.node and s.after is SlotState.STOPPING for s in decision.steps)
-    )
-    if is_bound:
-        return not chosen.against
-    return chosen.rank == 1 and chosen.terms == step.score
-
-
-class _Way(NamedTuple):
-    """One of the ways in which planners look at what is there."""
-
-    earlier: Sequence[Edit]
-    rules: Rules
-    apart_from: Counter[NodeName]
-    live: Counter[NodeName]
-
-
-def _ways(
-    snapshot: Snapshot, job: Job, step: DecidedStep, earlier: Sequence[Edit]
-) -> Iterator[_Way]:
-    """Whom to keep apart from, with wishes or without, before others were stopped or after."""
-    placed = [edit for edit in earlier if edit.before is None]
-    for decided in (earlier, placed) if len(placed) < len(earlier) else (earlier,):
-        full = rules_of(snapshot, job, decided)
-        there = [
-            a for a in snapshot.instances(step.job) if a.state in LIVE and not _is_over(a, decided)
-        ]
-        fresh = [e.node for e in decided if e.job == step.job and e.before is None]
-        live = Counter([*(a.node for a in there), *fresh])
-        current = Counter([*(a.node for a in there if a.version == step.version), *fresh])
-        for rules in (full, full.without_wishes()):
-            yield _Way(decided, rules, current, live)
-            yield _Way(decided, rules, live, live)
-
-
-def _is_over(assigned: Assigned, earlier: Iterable[Edit]) -> bool:
-    return any(
-        edit.node == assigned.node and edit.instance == assigned.instance and edit.before
-        for edit in earlier
-    )
-
-
-def _before(decision: Decision, number: int, slot: int) -> Iterator[Edit]:
-    """What had been decided before this instance, slot by slot."""
-    yield from edits_of(decision.steps[:number])
-    for edit in edits_of(decision.steps[number : number + 1]):
-        if edit.slot >= slot:
-            return
-        yield edit
-
-
-def edits_of(steps: Iterable[DecidedStep]) -> Iterator[Edit]:
-    """Slot by slot."""
-    for step in steps:
-        for slot in step.slots:
-            yield Edit(
-                node=step.node,
-                job=step.job,
-                slot=slot,
-                uid=step.uid,
-                version=step.version,
-                generation=step.generation,
-                before=step.before,
-                after=step.after,
-                demand=step.demand,
-                reason=step.reason,
-            )
-
-
-def _rooms_then(snapshot: Snapshot, earlier: Iterable[Edit]) -> Rooms:
-    rooms = rooms_of(snapshot)
-    for edit in earlier:
-        if room := rooms.get(edit.node):
-            if edit.before is not None:
-                room.give(edit.demand, edit.before)
-            if edit.after is not None:
-                room.take(edit.demand, edit.after)
-    return rooms
-
-
-def judge(
-    snapshot: Snapshot,
-    closed: Mapping[NodeName, str],  # why each node takes no work; "" for those that do
-    rooms: Rooms,
-    ask: Ask,
-    apart_from: Mapping[NodeName, int],
-    chosen: NodeName | str = "",
-    state: SlotState = SlotState.RUNNING,
-) -> tuple[Verdict, ...]:
-    """What every node is to one more instance: its rank and terms, or what speaks against it."""
-    against: dict[NodeName, str] = {}
-    for name in closed:
-        why = closed[name] or ask.rules.why_not(name, ask.there or {})
-        if not why and not rooms[name].fits(ask.demand, state):
-            short = shortfall(snapshot.nodes[name], rooms[name], ask.demand, state=state)
-            why = describe(short).removeprefix(f"{name} is ")
-        if why:
-            against[name] = why
-    feasible = {name: room for name, room in rooms.items() if name not in against}
-    found = [
-        Verdict(node=name, rank=rank, is_chosen=name == chosen, against="", terms=terms)
-        for rank, (name, terms) in enumerate(ranked(feasible, ask, apart_from), 1)
-    ]
-    found += [
-        Verdict(node=name, rank=0, is_chosen=name == chosen, against=why, terms=())
-        for name, why in sorted(against.items())
-    ]
-    return tuple(found)
-
-
-def _bare(key: JobKey) -> Job:
-    return Job(name=key.name, namespace=key.namespace, containers=())
-
-
-def _job(seen: SeenVersion) -> Job:
+def job_of(seen: SeenVersion) -> Job:
     """As much of a job as placing looks at."""
-    return replace(_bare(seen.job), priority=seen.priority, placement=seen.placement)
-
-
-def snapshot_of(decision: Decision) -> Snapshot:
-    """The cluster as the record has it: enough for placing, and for nothing else."""
-    jobs: dict[JobKey, JobRecord] = {}
-    for seen in decision.jobs:
-        job = _job(seen)
-        version = JobVersion(uid=seen.uid, version=seen.version, job=job)
-        known = jobs.get(seen.job)
-        head = JobHead(uid=seen.uid, version=seen.version, wanted=seen.wanted)
-        jobs[seen.job] = JobRecord(
-            key=seen.job,
-            head=head if known is None or seen.is_current else known.head,
-            head_revision=0,
-            versions={**(known.versions if known else {}), seen.version: version},
-        )
-    return Snapshot(
-        revision=decision.revision,
-        nodes={name: _node(name, seen) for name, seen in decision.nodes.items()},
-        jobs=jobs,
-        assignments={
-            (seen.node, seen.job): Assignment(node=seen.node, job=seen.job, groups=seen.groups)
-            for seen in decision.assignments
-        },
-        settings=Settings(target_percent=decision.target_percent, pools=decision.pools),
+    key = seen.job
+    return Job(
+        name=key.name,
+        namespace=key.namespace,
+        containers=(),
+        priority=seen.priority,
+        placement=seen.placement,
     )
-
-
-def _node(name: NodeName, seen: SeenNode) -> Node:
-    ledger = Ledger(
-        capacity=seen.allocatable,
-        labels=seen.labels,
-        is_cordoned=bool(seen.closed),
-        held=seen.held,
-        promised=seen.promised,
-    )
-    presence = Presence(address="", machine_id="", session="", daemon_version="", api="")
-    load = replace(seen.load, taint="") if seen.load else None
-    return Node(name=name, ledger=ledger, ledger_revision=0, presence=presence, load=load)

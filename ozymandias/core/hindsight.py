@@ -9,8 +9,8 @@ record can't tell, that is said instead of a verdict.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ozymandias.core.decision import Explained, Verdict, edits_of, explain, snapshot_of
 from ozymandias.core.rebalance import MOVES_HERE
+from ozymandias.core.retrace import Explained, Verdict, edits_of, explain, snapshot_of
 from ozymandias.core.rooms import Room
 from ozymandias.core.ways import Way
 from ozymandias.model.decision import DecidedStep, Decision
@@ -72,6 +72,8 @@ def _cut(decision: Decision, step: DecidedStep) -> str:
         return f"the record was cut: {step.node} is not in it"
     if not any((v.job, v.version) == (step.job, step.version) for v in decision.jobs):
         return f"the record was cut: the rules of {step.job} are not in it"
+    if decision.is_shifted:
+        return "nodes, settings or neighbours were changed in the same transaction, before it"
     return f"the record was cut: {missing} of {decision.nodes_total} nodes are not in it" * (
         missing > 0
     )

@@ -87,13 +87,21 @@ class Rules(Struct, frozen=True, kw_only=True):
     def worth(self, node: NodeName) -> int:
         return sum(wish.weight for wish in self.wishes if node in wish.nodes)
 
-    def why_not(self, node: NodeName, there: Mapping[NodeName, int]) -> str:
-        """What speaks against one more on this node, where ``there`` are; empty if nothing."""
+    def why_not(
+        self,
+        node: NodeName,
+        there: Mapping[NodeName, int],
+        lasting: Mapping[NodeName, int] | None = None,
+    ) -> str:
+        """What speaks against one more on this node, where ``there`` are; empty if nothing.
+
+        ``lasting``: of those the ones that stay, for the burst; None: all of them.
+        """
         if reason := self.against.get(node, ""):
             return reason
         if 0 < self.asked.max_per_node <= there.get(node, 0):
             return f"at the job's limit of {self.asked.max_per_node} per node"
-        return self._why_not_by_burst(node, there)
+        return self._why_not_by_burst(node, there if lasting is None else lasting)
 
     def _why_not_by_burst(self, node: NodeName, there: Mapping[NodeName, int]) -> str:
         burst = self.asked.burst

@@ -131,10 +131,16 @@ def rooms_for_system(snapshot: Snapshot) -> Rooms:
     }
 
 
-def keep_places(snapshot: Snapshot, rooms: Rooms) -> None:
-    """Where a system job's last instance is still stopping, its next one's room is kept free."""
+def keep_places(snapshot: Snapshot, rooms: Rooms) -> dict[NodeName, list[Demand]]:
+    """Where a system job's last instance is still stopping, its next one's room is kept free.
+
+    What is kept for them on each node that has such.
+    """
+    kept: dict[NodeName, list[Demand]] = {}
     for key in _system_jobs(snapshot):
-        tending = tending_of(snapshot, snapshot.jobs[key], sort_job(snapshot, key), rooms)
+        column = snapshot.of(key)
+        buckets = sort_job(snapshot, key, [column[name] for name in rooms if name in column])
+        tending = tending_of(snapshot, snapshot.jobs[key], buckets, rooms)
         live = {a.node for a in tending.buckets.live}
         for name in {a.node for a in tending.buckets.stopping} - live:
             node, room = snapshot.nodes.get(name), rooms.get(name)
@@ -142,6 +148,8 @@ def keep_places(snapshot: Snapshot, rooms: Rooms) -> None:
                 continue
             if _is_allowed(node, tending.job) and room.fits(tending.demand, SlotState.WAITING):
                 room.take(tending.demand, SlotState.WAITING)
+                kept.setdefault(name, []).append(tending.demand)
+    return kept
 
 
 def wanted_of(snapshot: Snapshot, record: JobRecord) -> int:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from ozymandias.core.advice import NODES_MAX, carried_out
 from ozymandias.core.attempt import why_closed
 from ozymandias.core.buckets import is_system, per_node, sort_job
-from ozymandias.core.decision import Verdict, judge
 from ozymandias.core.labels import labels_for
 from ozymandias.core.outlook import Future
 from ozymandias.core.placement import Ask
+from ozymandias.core.retrace import Verdict, judge
 from ozymandias.core.rooms import rooms_of
 from ozymandias.core.rules import label_demands, rules_of
 from ozymandias.core.stepwise import Stepwise, at_once

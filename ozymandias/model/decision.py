@@ -24,6 +24,7 @@ class SeenNode:
     labels: dict[str, str] = field(default_factory=dict)
     closed: str = ""  # why it took no work
     load: Load | None = None
+    kept_free: tuple[Demand, ...] = ()  # for system jobs whose last instance is still stopping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,9 @@ class Decision:
     assignments: tuple[SeenAssignment, ...] = ()
     target_percent: int = 70
     pools: tuple[NodePool, ...] = ()
+    # Of several plans: some were decided on what those before them made of nodes, settings or
+    # neighbours, and that is not in the record.
+    is_shifted: bool = False
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ozymandias.core.arbiter import Leisure, propose
+from ozymandias.core.hindsight import placements
 from ozymandias.core.loss import fence_seconds
 from ozymandias.core.pods import pod_id
 from ozymandias.core.routes import Names
@@ -29,7 +30,7 @@ from ozymandias.sim.etcd import SimEtcd
 from ozymandias.sim.witness import Rules, Witness
 from ozymandias.store import codec, keys
 from ozymandias.store.batch import Batch
-from ozymandias.store.decisions import DecisionLog
+from ozymandias.store.decisions import DecisionLog, decode
 from ozymandias.store.mirror import Mirror
 from ozymandias.store.registration import Offer, prepare_registration
 from ozymandias.store.transaction import completed, drafted
@@ -173,6 +174,9 @@ class PaperCluster:
             self.say(f"{node} commits these {len(batch.plans)} together")
         record = self._records[node].put(batch.before, batch.plans)
         then = (*transaction.then, record) if record else transaction.then
+        for again in placements(decode(record.value)) if record else ():
+            if again.is_same is False:
+                self.violate(f"S18 {again.step.job}-{again.slot}, made again: {again.why}")
         self._tended = {ask.tends for ask in asks if ask.tends}
         self._write(node, transaction.compare, then)
         self._tended = set()

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ozymandias.core.arbiter import propose
-from ozymandias.core.decision import explain, find, is_recorded, record
+from ozymandias.core.decision import is_recorded, record
 from ozymandias.core.placement import Ask, place, ranked
+from ozymandias.core.retrace import explain, find
 from ozymandias.core.rooms import rooms_of
 from ozymandias.core.rules import rules_of
 from ozymandias.core.schedule import plan_pending

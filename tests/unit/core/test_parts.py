@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ozymandias.core.decision import explain, record
+from ozymandias.core.decision import record
 from ozymandias.core.inventory import RING, arc_of, is_in
 from ozymandias.core.parts import PART_NODES, Roster, part_of
 from ozymandias.core.placement import Ask, place
+from ozymandias.core.retrace import explain
 from ozymandias.core.rooms import NOW_OR_SOON, rooms_of
 from ozymandias.core.rules import Rules
 from ozymandias.core.runs import place_runs

@@ -1,0 +1,165 @@
+"""Decisions made again: whoever placed an instance, its record comes out as it was decided."""
+
+from collections.abc import Sequence
+
+from ozymandias.core.decision import record
+from ozymandias.core.drain import plan_drain
+from ozymandias.core.hindsight import Again, placements
+from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
+from ozymandias.core.rollout import plan_rollout
+from ozymandias.core.schedule import plan_pending
+from ozymandias.core.shed import plan_shed
+from ozymandias.core.system import plan_system
+from ozymandias.model.instance import SlotState
+from ozymandias.model.job import Burst, Job, JobKind, LabelRule, OnPartition, PlacementRules
+from ozymandias.model.node import Drain, Load, NodeName
+from ozymandias.model.plan import Plan
+from ozymandias.model.record import replace
+from ozymandias.model.snapshot import Snapshot
+from ozymandias.store.decisions import decode, encode
+from tests.unit.core.builders import (
+    WEB,
+    after,
+    cluster,
+    job,
+    node,
+    planned,
+    settled,
+    submit,
+    submitted,
+)
+
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
+
+
+def made_again(snapshot: Snapshot, *plans: Plan) -> list[Again]:
+    """Every placement, as it comes out of the record in the store."""
+    made = record(snapshot, plans, number=0, by=N1, time=5.0)
+    return list(placements(decode(encode(made))))
+
+
+def assert_as_decided(snapshot: Snapshot, *plans: Plan) -> Sequence[Again]:
+    found = made_again(snapshot, *plans)
+    assert found and all(again.is_same for again in found), [again.why for again in found]
+    return found
+
+
+def against(again: Again) -> dict[str, str]:
+    assert again.explained
+    return {v.node: v.against for v in again.explained.verdicts}
+
+
+def system(name: str, memory: str = "512M", **rest: object) -> Job:
+    return replace(job(name, 0, memory, **rest), kind=JobKind.SYSTEM)  # type: ignore[arg-type]
+
+
+def restarted(snapshot: Snapshot) -> Snapshot:
+    """Every instance of web is to be replaced by one of the same version."""
+    known = snapshot.jobs[WEB]
+    head = replace(known.head, restart=known.head.restart + 1)
+    return replace(snapshot, jobs={**snapshot.jobs, WEB: replace(known, head=head)})
+
+
+def test_a_system_job_comes_to_a_cordoned_node() -> None:
+    """That was no choice between nodes: cordoned or not, there was room where it was to be."""
+    snapshot = cluster(node("n1"), node("n2", cordoned=True))
+    first, second = assert_as_decided(snapshot, planned(submit(snapshot, system("dns"))))
+    assert against(second) == {"n1": "not looked at: it was to be on n2", "n2": ""}
+    assert against(first)["n1"] == ""
+
+
+def test_what_takes_anothers_place_stays_where_that_was() -> None:
+    """A new version of a system job waits for the old one, on a node that is cordoned by now."""
+    snapshot = settled(submitted(cluster(n1="4G"), system("dns")))
+    snapshot = settled(after(snapshot, plan_cordon(snapshot, N1)))
+    snapshot = settled(after(snapshot, submit(snapshot, system("dns", "1G"))))
+    (again,) = assert_as_decided(snapshot, planned(plan_system(snapshot)))
+    assert again.step.after is SlotState.WAITING
+
+
+def test_a_restart_keeps_new_ones_apart_from_new_ones() -> None:
+    """The old ones are of the same version, and still do not count."""
+    snapshot = restarted(settled(submitted(cluster(n1="4G", n2="4G"), job("web", 2))))
+    for _ in range(4):
+        plan = planned(plan_rollout(snapshot))
+        if any(edit.before is None for edit in plan.edits):
+            (again,) = assert_as_decided(snapshot, plan)
+            assert dict(again.step.score)["same_job"] == 0
+        snapshot = settled(after(snapshot, plan))
+
+
+def test_a_rollout_of_a_burst_begins_at_home() -> None:
+    """Home is full of old ones, which leave: they do not count for the burst."""
+    rules = PlacementRules(burst=Burst(after=1, nodes=("n2",)))
+    snapshot = settled(submitted(cluster(n1="4G", n2="4G"), job("web", 2, placement=rules)))
+    plan = planned(plan_rollout(restarted(snapshot)))
+    assert [edit.node for edit in plan.edits] == ["n1"]
+    assert_as_decided(restarted(snapshot), plan)
+
+
+def test_what_leaves_a_drained_node_is_not_counted_there() -> None:
+    """Evenly over zones, without the one that is to end."""
+    nodes = [node(f"n{i}", labels={"zone": zone}) for i, zone in enumerate("aab", 1)]
+    spread = PlacementRules(spread="zone")
+    snapshot = settled(submitted(cluster(*nodes), job("web", 2, placement=spread)))
+    drained = next(a.node for a in snapshot.instances() if a.node != N3)
+    snapshot = after(snapshot, plan_begin_drain(snapshot, drained, Drain(since=1.0)))
+    plan = planned(plan_drain(snapshot, 2.0))
+    (again,) = assert_as_decided(snapshot, plan)
+    assert dict(again.step.score)["same_zone"] == 0 and again.step.node in (N1, N2)
+
+
+def test_what_leaves_a_host_under_pressure_is_not_counted_there() -> None:
+    """Likewise, where a host is short of memory."""
+    nodes = [node(f"n{i}", labels={"zone": zone}) for i, zone in enumerate("aab", 1)]
+    spread = PlacementRules(spread="zone")
+    snapshot = settled(submitted(cluster(*nodes), job("web", 2, placement=spread)))
+    pressed = next(a.node for a in snapshot.instances() if a.node != N3)
+    load = Load(taint="memory pressure: 3 %", tainted_at=1.0, shed_to=0)
+    short = replace(snapshot.nodes[pressed], load=load)
+    snapshot = replace(snapshot, nodes={**snapshot.nodes, pressed: short})
+    (again,) = assert_as_decided(snapshot, planned(plan_shed(snapshot)))
+    assert dict(again.step.score)["same_zone"] == 0
+
+
+def test_what_must_never_run_twice_counts_those_that_leave_with_it_as_little() -> None:
+    """One on a node from now on: two of them are on n1, and the first new one comes there."""
+    snapshot = cluster(node("n1"), node("n2", cordoned=True))
+    wanted = job("web", 2, on_partition=OnPartition.STOP)
+    snapshot = settled(submitted(snapshot, wanted))
+    snapshot = after(snapshot, plan_uncordon(snapshot, N2))
+    fewer = replace(wanted, placement=PlacementRules(max_per_node=1))
+    snapshot = settled(submitted(snapshot, fewer))
+    (again,) = assert_as_decided(snapshot, planned(plan_rollout(snapshot)))
+    assert again.step.node == N1
+
+
+def test_what_is_kept_free_for_a_system_job_counts() -> None:
+    """Its last instance stops there still, and the next one will need the room."""
+    rules = PlacementRules(require=(LabelRule(label="role", values=("edge",)),))
+    snapshot = cluster(node("n1", "4G", labels={"role": "edge"}))
+    snapshot = settled(submitted(snapshot, system("dns", placement=rules)))
+    snapshot = after(snapshot, plan_label(snapshot, N1, {}, ("role",)))
+    snapshot = after(snapshot, plan_system(snapshot))
+    snapshot = after(snapshot, plan_label(snapshot, N1, {"role": "edge"}, ()))
+    snapshot = submitted(snapshot, system("dns", "1536M", placement=rules), job("web", 0))
+    known = snapshot.jobs[WEB]
+    grown = replace(known, head=replace(known.head, wanted=1))
+    snapshot = replace(snapshot, jobs={**snapshot.jobs, WEB: grown})
+    (again,) = assert_as_decided(snapshot, planned(plan_pending(snapshot)))
+    assert dict(again.step.score)["memory_after"] == 2.5 / 4
+
+
+def test_what_others_changed_in_the_same_transaction_is_said_to_be_missing() -> None:
+    """Labelled and placed at once: the record has the node as it was before, and says so."""
+    rules = PlacementRules(require=(LabelRule(label="disk", values=("ssd",)),))
+    snapshot = cluster(n1="4G", n2="4G")
+    labelled = after(snapshot, _labels(snapshot, {"disk": "ssd"}))
+    plan = planned(submit(labelled, job("web", 1, placement=rules)))
+    (again,) = made_again(snapshot, _labels(snapshot, {"disk": "ssd"}), plan)
+    words = "nodes, settings or neighbours were changed in the same transaction, before it"
+    assert (again.is_same, again.why) == (None, words)
+
+
+def _labels(snapshot: Snapshot, labels: dict[str, str]) -> Plan:
+    return planned(plan_label(snapshot, N1, labels, ()))
