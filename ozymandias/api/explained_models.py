@@ -173,13 +173,83 @@ class WhyNot(Lines):
     suggestions: list[SuggestionRow]
 
 
+class Victim(Struct):
+    job: str
+    namespace: str
+    instance: str
+    priority: int
+    serves: bool  # it is healthy, and would be missed at once
+
+
+class NodeCost(Struct):
+    """Who would have had to leave a node; or nobody, and what was against it.
+
+    `waste_bytes` is how much more memory they would have freed than is needed.
+    """
+
+    node: str
+    chosen: bool
+    victims: list[Victim]
+    waste_bytes: Count
+    against: str
+
+
+class CandidateRow(Struct):
+    """Instances that could have been asked to leave, alike in that; `left` are those that did."""
+
+    job: str
+    namespace: str
+    slots: str
+    left: str
+    priority: int
+    serves: bool
+    memory_bytes: Count
+
+
+class StayingRow(Struct):
+    job: str
+    namespace: str
+    slots: str
+    reason: str
+
+
+class Contest(Struct):
+    """Who had to leave for an instance of `job` that fits nowhere, weighed again.
+
+    `nodes` are those with the least cost, the least first. Of the chosen `node`, `candidates` are
+    who could leave, in the order in which they would be missed, and `staying` who could not.
+    `exact` says that those who left came out again, as the least.
+    """
+
+    job: str
+    namespace: str
+    priority: int
+    node: str
+    exact: bool
+    nodes: list[NodeCost]
+    nodes_left_out: Count
+    candidates: list[CandidateRow]
+    candidates_left_out: Count
+    staying: list[StayingRow]
+
+
+class Displacement(Struct):
+    """The decision by which an instance had to leave."""
+
+    id: str
+    time: float
+    by: str
+    contest: Contest
+
+
 class DecisionRow(Struct):
     """The decision that placed an instance, computed again from what it was made on.
 
     `exact` says that the recorded score of the chosen node came out again, and as the best. Of a
     large cluster `nodes` are the chosen ones and the best of the others; `feasible` is how many of
     all could have taken an instance of the job when the decision began (null: not counted), and
-    `rejected` counts the others by reason.
+    `rejected` counts the others by reason. `contest` is null unless others had to leave for it, or
+    where that is not on record.
     """
 
     id: str
@@ -191,9 +261,14 @@ class DecisionRow(Struct):
     feasible: Count | None
     rejected: dict[str, Count]
     nodes: list[NodeVerdict]
+    contest: Contest | None
 
 
 class InstanceWhy(Lines):
-    """Line by line; the decision is null if no record of it is left."""
+    """Line by line; the decision is null if no record of it is left.
+
+    `displaced` is of one that runs nowhere because it had to leave for another.
+    """
 
     decision: DecisionRow | None
+    displaced: Displacement | None

@@ -4,6 +4,7 @@ from ozymandias.api.access import Access, Document
 from ozymandias.api.rights import advised
 from ozymandias.api.stepwise import step_by_step
 from ozymandias.core.advice import advising
+from ozymandias.core.contest import Weighed, of_victim, of_winner
 from ozymandias.core.explain import why
 from ozymandias.core.nodes import found
 from ozymandias.core.retrace import Explained, Verdict, explain, find
@@ -11,7 +12,7 @@ from ozymandias.core.upkeep import VERSIONS_KEPT
 from ozymandias.core.whynot import asking_why_not, verdicts_now
 from ozymandias.model.decision import Decision
 from ozymandias.model.event import DECIDED, EventRecord
-from ozymandias.model.instance import Assigned
+from ozymandias.model.instance import Assigned, InstanceId, Slots
 from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import NodeName
 from ozymandias.model.units import format_duration
@@ -57,7 +58,8 @@ class Explaining:
         known = find(self._decisions(), assigned)
         if known:
             decision, number = known
-            return decision_row(decision, explain(decision, number, assigned.slot)), []
+            explained = explain(decision, number, assigned.slot)
+            return decision_row(decision, explained, of_winner(decision, number)), []
         lines = ["  No record of the decision is left; each node keeps its last hundred."]
         snapshot = self._access.mirror.snapshot()
         record = snapshot.jobs.get(assigned.job)
@@ -66,6 +68,16 @@ class Explaining:
             where = f"would go to {first.node}" if first else "would have no place"
             lines.append(f"  Now, one more instance of {assigned.job} {where}.")
         return None, lines
+
+    def displacement_of(self, instance: InstanceId) -> Document | None:
+        """How one was chosen that had to leave for something more important, if it is on record."""
+        job = self._access.mirror.snapshot().jobs.get(instance.job)
+        known = of_victim(self._decisions(), instance, job.head.uid) if job else None
+        if known is None:
+            return None
+        decision, weighed = known
+        about = {"id": decision.name, "time": decision.time, "by": decision.by}
+        return {**about, "contest": contest_row(weighed)}
 
     def events_of(self, key: JobKey, instance: str) -> list[str]:
         """What happened to an instance, in words; not to one of a former job of that name."""
@@ -120,7 +132,9 @@ def _where(event: EventRecord) -> str:
     return f", decided by {event.node}" if event.kind in DECIDED else f" on {event.node}"
 
 
-def decision_row(decision: Decision, explained: Explained) -> Document:
+def decision_row(
+    decision: Decision, explained: Explained, weighed: Weighed | None = None
+) -> Document:
     return {
         "id": decision.name,
         "time": decision.time,
@@ -131,7 +145,59 @@ def decision_row(decision: Decision, explained: Explained) -> Document:
         "feasible": explained.feasible,
         "rejected": dict(explained.rejected),
         "nodes": [verdict_row(verdict) for verdict in explained.verdicts],
+        "contest": contest_row(weighed) if weighed else None,
     }
+
+
+def contest_row(weighed: Weighed) -> Document:
+    contest = weighed.contest
+    here = contest.nodes[0]
+    victims = set(contest.victims)
+    return {
+        **_job_row(contest.job),
+        "priority": contest.priority,
+        "node": contest.node,
+        "exact": weighed.is_same is True,
+        "nodes": [
+            {
+                "node": cost.node,
+                "chosen": cost.node == contest.node,
+                "victims": [
+                    {
+                        **_job_row(victim.assigned.job),
+                        "instance": f"{victim.assigned.job.name}-{victim.assigned.slot}",
+                        "priority": victim.priority,
+                        "serves": victim.is_ready,
+                    }
+                    for victim in cost.victims
+                ],
+                "waste_bytes": cost.waste,
+                "against": cost.against,
+            }
+            for cost in weighed.costs
+        ],
+        "nodes_left_out": contest.left_out,
+        "candidates": [
+            {
+                **_job_row(row.job),
+                "slots": str(row.slots),
+                "left": str(Slots.of(s for s in row.slots if InstanceId(row.job, s) in victims)),
+                "priority": row.priority,
+                "serves": row.is_ready,
+                "memory_bytes": row.demand.memory_bytes,
+            }
+            for row in here.contenders
+        ],
+        "candidates_left_out": here.left_out,
+        "staying": [
+            {**_job_row(row.job), "slots": str(row.slots), "reason": row.why}
+            for row in contest.staying
+        ],
+    }
+
+
+def _job_row(key: JobKey) -> Document:
+    return {"job": key.name, "namespace": key.namespace}
 
 
 def verdict_row(verdict: Verdict) -> Document:

@@ -16,7 +16,7 @@ from ozymandias.api.explaining import Explaining
 from ozymandias.api.following import JobFollower
 from ozymandias.api.rights import refusal
 from ozymandias.core.pods import pod_id
-from ozymandias.model.instance import Assigned, SlotState
+from ozymandias.model.instance import Assigned, InstanceId, SlotState
 from ozymandias.model.job import Container, JobKey
 from ozymandias.model.node import Presence
 from ozymandias.model.record import replace
@@ -221,7 +221,8 @@ class Inside:
         if not lines:
             raise self._not_found(namespace, instance)
         decision: Document | None = None
-        for assigned in self._all(namespace, instance):
+        found = self._all(namespace, instance)
+        for assigned in found:
             status = snapshot.status(assigned)
             for container in status.containers if status else ():
                 reason = f": {container.reason}" if container.reason else ""
@@ -231,10 +232,13 @@ class Inside:
                 lines += words
         if last := await self._ended.last(namespace, *_job_and_slot(instance)):
             lines.append(f"  {last}")
-        lines += self._explaining.events_of(
-            job_key(namespace, _job_and_slot(instance)[0]), instance
-        )
-        return {"lines": lines, "decision": decision}
+        name, slot = _job_and_slot(instance)
+        key = job_key(namespace, name)
+        lines += self._explaining.events_of(key, instance)
+        displaced: Document | None = None
+        if all(a.state is SlotState.STOPPING for a in found):
+            displaced = self._explaining.displacement_of(InstanceId(key, slot))
+        return {"lines": lines, "decision": decision, "displaced": displaced}
 
     # Finding ------------------------------------------------------------------------------------
 

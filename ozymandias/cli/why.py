@@ -1,15 +1,19 @@
 """Why is it there, and why is it not: `ozy why`, `ozy why-not`."""
 
+from collections.abc import Iterator
+
 import click
 
 from ozymandias.cli.client import Document, connect
 from ozymandias.cli.complete import complete_either, complete_job, complete_node
 from ozymandias.cli.options import cluster_options, job_and_namespace
-from ozymandias.cli.render import DIM, clean, paint, print_table, show, when
+from ozymandias.cli.render import DIM, clean, paint, plural, print_table, show, when
 from ozymandias.cli.show import either
+from ozymandias.model.units import format_size
 
 WORK_SECONDS = 60.0  # suggestions are tried out before they are made
 NO_NODE = "No nodes are on record."
+NOBODY = "Nobody is on record."
 
 
 @click.command()
@@ -19,7 +23,8 @@ def why(target: str) -> None:
     """Explain why a job or instance is where and as it is.
 
     Of an instance also what every node was to it when it was placed: its rank and what counted, or
-    what spoke against it, computed again from what the decision was made on. Of a job with pending
+    what spoke against it, computed again from what the decision was made on; if others had to leave
+    for it, or it had to leave, who else could have and at what cost. Of a job with pending
     instances what each node is short of, and changes that would give them a place.
 
     \b
@@ -49,6 +54,60 @@ def _draw(found: Document) -> None:
             _draw_counts(decision)
         if not decision["exact"]:
             print(paint("The record does not hold all that the decision was made on.", DIM))
+        if contest := decision.get("contest"):
+            print()
+            _draw_contest(contest, "It fits nowhere else, so others had to leave.")
+    if displaced := found.get("displaced"):
+        contest = displaced["contest"]
+        whom = f"{_named(contest, contest['job'])} (priority {contest['priority']})"
+        print()
+        print(f"Decision {displaced['id']}, {when(displaced['time'])}:")
+        start = f"It had to leave {contest['node']} for {whom}, which fits nowhere else."
+        _draw_contest(contest, start)
+
+
+def _draw_contest(contest: Document, start: str) -> None:
+    """Node by node who would have had to leave; then those of the node that was chosen."""
+    print(f"{start} What each node would have cost, the least first:")
+    costs = []
+    for row in contest["nodes"]:
+        names = [
+            f"{_named(v, v['instance'])} ({v['priority']}{', serves' * v['serves']})"
+            for v in row["victims"]
+        ]
+        mark = f"{row['node']} *" if row["chosen"] else row["node"]
+        vain = format_size(row["waste_bytes"]) if names else None
+        costs.append((mark, len(names) or None, vain, row["against"] or ", ".join(names)))
+    print_table(("NODE", "LEAVE", "FREED IN VAIN", "WHO"), costs, empty=NOBODY)
+    if more := contest["nodes_left_out"]:
+        print(paint(f"{plural(more, 'more node')} would have cost no less.", DIM))
+    print()
+    header = (f"ON {contest['node']}", "PRIORITY", "SERVES", "MEMORY", "WHAT BECAME OF IT")
+    print_table(header, [*_could_leave(contest), *_staying(contest)], empty=NOBODY)
+    if more := contest["candidates_left_out"]:
+        print(paint(f"{plural(more, 'more instance')} could have left.", DIM))
+    if not contest["exact"]:
+        print(paint("The record does not hold all that they were chosen by.", DIM))
+
+
+def _could_leave(contest: Document) -> Iterator[tuple[object, ...]]:
+    for row in contest["candidates"]:
+        left, slots = row["left"], row["slots"]
+        what = (
+            "left" if left == slots else f"{row['job']}-{left} left" if left else "could have left"
+        )
+        who, size = _named(row, f"{row['job']}-{slots}"), format_size(row["memory_bytes"])
+        yield who, row["priority"], "yes" if row["serves"] else "no", size, what
+
+
+def _staying(contest: Document) -> Iterator[tuple[object, ...]]:
+    for row in contest["staying"]:
+        who = _named(row, f"{row['job']}-{row['slots']}")
+        yield who, None, None, None, f"stays: {row['reason']}"
+
+
+def _named(row: Document, name: str) -> str:
+    return name if row["namespace"] == "default" else f"{row['namespace']}/{name}"
 
 
 def _draw_counts(decision: Document) -> None:

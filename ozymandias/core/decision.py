@@ -6,6 +6,7 @@ It holds what a placement looks at, so that `core/retrace.py` can make the decis
 from collections.abc import Iterable, Mapping, Sequence
 
 from ozymandias.core.attempt import why_closed
+from ozymandias.core.contest import CONTESTS_MAX
 from ozymandias.core.placement import Ask
 from ozymandias.core.rooms import Room
 from ozymandias.core.rules import rules_of, wary_of
@@ -73,6 +74,7 @@ def record(
         ),
         target_percent=snapshot.settings.target_percent,
         pools=snapshot.settings.pools,
+        contests=tuple(one for plan in plans for one in plan.contests)[:CONTESTS_MAX],
         is_shifted=_is_shifted(snapshot, plans),
     )
 

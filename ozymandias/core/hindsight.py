@@ -1,20 +1,22 @@
 """A recorded decision held against what comes out when it is made again.
 
 Placements are computed again from the record, and the best node and its terms are compared with
-those that were decided. Who else might have had to stop is on no record, so of stops only that is
-judged which is: that the node was not there, or that nothing would fit without them. Where the
-record can't tell, that is said instead of a verdict.
+those that were decided. Of those who had to leave for something more important the choice is made
+again too (`core/contest.py`). Of other stops only that is judged which is on record: that the node
+was not there, or that nothing would fit without them. Where the record can't tell, that is said
+instead of a verdict.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ozymandias.core.contest import weigh
 from ozymandias.core.rebalance import MOVES_HERE
 from ozymandias.core.retrace import Explained, Verdict, edits_of, explain, snapshot_of
 from ozymandias.core.rooms import Room
 from ozymandias.core.ways import Way
 from ozymandias.model.decision import DecidedStep, Decision
-from ozymandias.model.instance import SlotState
+from ozymandias.model.instance import InstanceId, SlotState
 
 NOT_ALIVE = "not alive"
 SLOTS_MAX = 16  # of a run that are computed again
@@ -45,8 +47,8 @@ def stops(decision: Decision) -> Iterator[Again]:
     """Everything that ends by the decision: what a lost node had, predecessors, the displaced."""
     for step in decision.steps:
         if step.before is not None and step.after in (None, SlotState.STOPPING):
-            is_same, why = _stopped(decision, step)
             for slot in step.slots.numbers[:SLOTS_MAX]:
+                is_same, why = _contested(decision, step, slot) or _stopped(decision, step)
                 yield Again(step=step, slot=slot, is_same=is_same, why=why)
 
 
@@ -118,6 +120,24 @@ def _number(value: float | None) -> str:
 
 
 # Stops --------------------------------------------------------------------------------------------
+
+
+def _contested(decision: Decision, step: DecidedStep, slot: int) -> tuple[bool, str] | None:
+    """Of one who had to leave for another; None: it did not, or how it was chosen can't be told."""
+    victim = InstanceId(step.job, slot)
+    contest = next((one for one in decision.contests if victim in one.victims), None)
+    if contest is None or step.after is not SlotState.STOPPING:
+        return None
+    weighed = weigh(contest)
+    if weighed.is_same is None:
+        return None
+    if weighed.is_same:
+        return True, f"of all who could have left for {contest.job}, this costs least"
+    least = weighed.costs[0]
+    if not least.victims:
+        return False, f"nobody could have left for {contest.job}: on {least.node} {least.against}"
+    names = ", ".join(f"{v.assigned.instance} ({v.priority})" for v in least.victims)
+    return False, f"it would cost less if {names} left {least.node}"
 
 
 def _stopped(decision: Decision, step: DecidedStep) -> tuple[bool | None, str]:

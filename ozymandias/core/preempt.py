@@ -19,7 +19,7 @@ it saw that first; wall clocks of hosts may differ by any amount.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ozymandias.core.buckets import (
@@ -32,16 +32,18 @@ from ozymandias.core.buckets import (
     per_node,
     sort_job,
 )
-from ozymandias.core.budget import budget_of, has_floor
+from ozymandias.core.budget import budget_of, floor_of, has_floor
+from ozymandias.core.contest import CONTESTS_MAX, DISPLACES, contest_of
 from ozymandias.core.drain import WAITS, keeps_volumes
 from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.placement import Ask, Placement, place
-from ozymandias.core.rooms import NOW_OR_SOON, Room, Rooms, rooms_of
+from ozymandias.core.rooms import NOW_OR_SOON, Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of
 from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.system import keep_places
 from ozymandias.core.upkeep import starved_first
-from ozymandias.core.victims import Candidate, fewest
+from ozymandias.core.victims import Candidate, Offer, Site
+from ozymandias.model.contest import Contest
 from ozymandias.model.instance import Assigned, InstanceId, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobName, JobRecord, Namespace
 from ozymandias.model.node import Demand, Displaced, Node, NodeName
@@ -50,7 +52,6 @@ from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 
 AGAIN_SECONDS = 60.0  # nobody is displaced twice within
-REMEMBERED_MAX = 32  # displacements of one node within that time; beyond, nobody has to leave it
 WINNERS_MAX = 64  # of one decision that nobody asked for; the next one follows at once
 
 
@@ -70,21 +71,6 @@ class Lately:
 
 
 UNKNOWN = Lately()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Offer:
-    """The best victims on one node."""
-
-    node: NodeName
-    victims: tuple[Candidate, ...]
-    waste: int  # bytes of memory freed beyond what is needed
-
-    @property
-    def rank(self) -> tuple[object, ...]:
-        priorities = sorted((v.priority for v in self.victims), reverse=True)
-        ready = sum(v.is_ready for v in self.victims)
-        return len(self.victims), priorities, ready, self.waste, self.node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +107,7 @@ class Displacing:
         self._candidates = self._find_candidates(below)
         self.victims: list[Edit] = []
         self.displaced: dict[NodeName, tuple[Displaced, ...]] = {}
+        self.contests: list[Contest] = []  # of the first ones: what they were decided on
 
     def _find_candidates(self, below: int) -> dict[NodeName, list[Candidate]]:
         snapshot = self._snapshot
@@ -136,6 +123,7 @@ class Displacing:
             for r in displaced_in(snapshot)
             if self._lately.is_recent(r)
         }
+        self._spared = spared
         floored = [key for key in lower if _has_floor(snapshot.jobs[key])]
         for key, found in assignments_by_job(snapshot, floored).items():
             record = snapshot.jobs[key]
@@ -170,6 +158,7 @@ class Displacing:
             there[placement.node] += 1
             current[placement.node] += 1
         offers = self._offers(self._candidates, winner)
+        refused: dict[NodeName, tuple[Offer, str]] = {}
         won: list[Placement] = []
         while offers and len(won) < count:
             offer = min(offers.values(), key=lambda o: o.rank)
@@ -183,7 +172,10 @@ class Displacing:
                 for victim in offer.victims:
                     room.take(victim.assigned.demand, SlotState.WAITING)
                 del offers[offer.node]
+                refused[offer.node] = offer, winner.rules.why_not(offer.node, there)
                 continue
+            if len(self.contests) < CONTESTS_MAX:
+                self.contests.append(self._contest(winner, offer, offers, refused))
             won += [self._settle(job, offer, found[0]), *found[1:]]
             there[offer.node] += len(found)
             current[offer.node] += len(found)
@@ -200,38 +192,72 @@ class Displacing:
             offers |= self._offers(concerned, winner)
         return won
 
-    def _offers(self, nodes: Iterable[NodeName], winner: Winner) -> dict[NodeName, _Offer]:
-        fitting = winner.rules.eligible(self._rooms)
-        found = (
-            self._offer(name, fitting[name], winner.job, winner.ask.demand)
-            for name in sorted(nodes)
-            if name in fitting
-        )
+    def _offers(self, nodes: Iterable[NodeName], winner: Winner) -> dict[NodeName, Offer]:
+        priority = winner.job.priority
+        found = (site.offer(priority) for site in self._sites(nodes, winner))
         return {offer.node: offer for offer in found if offer}
 
-    def _offer(self, name: NodeName, room: Room, job: Job, demand: Demand) -> _Offer | None:
-        candidates = self._willing(name, job)
-        taken = set(room.taken(demand, SlotState.WAITING))
-        forced = [c for c in candidates if not taken.isdisjoint(c.assigned.demand.host_ports)]
-        free = {port for c in forced for port in c.assigned.demand.host_ports}
-        allowance = job.priority - sum(c.priority for c in forced)
-        if not candidates or taken - free or allowance < 0:
-            return None
-        lack = (
-            demand.memory_bytes - room.memory_left(SlotState.WAITING),
-            demand.disk_bytes - room.disk_left(SlotState.WAITING),
-            demand.cpu_millis - room.cpu_left(SlotState.WAITING),
+    def _sites(self, nodes: Iterable[NodeName], winner: Winner) -> Iterator[Site]:
+        fitting, demand = winner.rules.eligible(self._rooms), winner.ask.demand
+        for name in sorted(nodes):
+            if room := fitting.get(name):
+                yield Site(
+                    node=name,
+                    candidates=tuple(self._willing(name, winner.job)),
+                    lack=(
+                        demand.memory_bytes - room.memory_left(SlotState.WAITING),
+                        demand.disk_bytes - room.disk_left(SlotState.WAITING),
+                        demand.cpu_millis - room.cpu_left(SlotState.WAITING),
+                    ),
+                    ports=frozenset(room.taken(demand, SlotState.WAITING)),
+                    displaced=len(self._kept[name]),
+                )
+
+    def _contest(
+        self,
+        winner: Winner,
+        chosen: Offer,
+        offers: Mapping[NodeName, Offer],
+        refused: Mapping[NodeName, tuple[Offer, str]],
+    ) -> Contest:
+        """What the choice of these victims is made on."""
+        others = self._candidates.keys() - offers.keys() - refused.keys()
+        return contest_of(
+            winner.job,
+            chosen,
+            offers.values(),
+            [(offer.site, why) for offer, why in refused.values()],
+            (site for site in self._sites(others, winner) if site.candidates),
+            self._staying(chosen.site, winner.job),
         )
-        freed = [c.frees for c in forced]
-        left = tuple(a - sum(f[i] for f in freed) for i, a in enumerate(lack))
-        others = fewest([c for c in candidates if c not in forced], left, allowance)
-        victims = (*forced, *(others or ()))
-        if others is None or not victims:
-            return None
-        if len(self._kept[name]) + len(victims) > REMEMBERED_MAX:
-            return None
-        waste = sum(v.frees[0] for v in victims) - max(0, lack[0])
-        return _Offer(node=name, victims=victims, waste=waste)
+
+    def _staying(self, site: Site, job: Job) -> Iterator[tuple[Assigned, str]]:
+        """Who lives there and can't be asked to leave, and why."""
+        willing = {c.assigned.instance for c in site.candidates}
+        willing |= {edit.instance for edit in self.victims if edit.node == site.node}
+        for a in self._snapshot.instances_on(site.node):
+            if a.state is not SlotState.STOPPING and a.instance not in willing:
+                yield a, self._why_stays(a, job)
+
+    def _why_stays(self, assigned: Assigned, job: Job) -> str:
+        record = self._snapshot.jobs.get(assigned.job)
+        if record is None or record.current is None:
+            return "its record can't be read"
+        other = record.current.job
+        if is_system(record):
+            return "it belongs to every node, as a system job"
+        if other.is_protected:
+            return "it is protected"
+        if other.priority >= job.priority:
+            return f"its priority is {other.priority}"
+        if keeps_volumes(other):
+            return "its kept volumes are there"
+        if assigned.instance in self._spared:
+            return "it was displaced within the last minute"
+        if other.key == job.key:
+            return "it is of the same job"
+        floor = floor_of(other, record.head.wanted)
+        return f"{other.key} needs {floor} healthy" if floor else "it is leaving anyway"
 
     def _willing(self, name: NodeName, job: Job) -> list[Candidate]:
         """Candidates of lower priority, of each job as many as its floor lets go.
@@ -255,7 +281,7 @@ class Displacing:
             found.append(candidate)
         return found
 
-    def _settle(self, job: Job, offer: _Offer, found: Placement) -> Placement:
+    def _settle(self, job: Job, offer: Offer, found: Placement) -> Placement:
         """The victims leave; why the winner is there."""
         name = offer.node
         for victim in offer.victims:
@@ -281,12 +307,11 @@ class Displacing:
         return Placement(
             node=name,
             state=found.state,
-            reason=f"fits nowhere else, so it displaces {names} of lower priority than"
-            f" {job.priority}: {found.reason}",
+            reason=f"{DISPLACES} {names} of lower priority than {job.priority}: {found.reason}",
             score=found.score,
         )
 
-    def _concerned(self, offer: _Offer) -> set[NodeName]:
+    def _concerned(self, offer: Offer) -> set[NodeName]:
         """The nodes whose offers a settled one changes."""
         floored = {v.assigned.job for v in offer.victims} & self._spare.keys()
         if not floored:
@@ -347,7 +372,12 @@ def place_displacing(
         return None
     slots, demand = FreeSlots(buckets.used_slots()), winner.ask.demand
     new = (new_instance(job.key, head, next(slots), demand, p) for p in (*placed, *won))
-    return Plan(reason="", edits=(*displacing.victims, *new), displaced=displacing.displaced)
+    return Plan(
+        reason="",
+        edits=(*displacing.victims, *new),
+        displaced=displacing.displaced,
+        contests=tuple(displacing.contests),
+    )
 
 
 def could_displace(
@@ -439,4 +469,5 @@ def planning_preempt(snapshot: Snapshot, lately: Lately) -> Stepwise[Plan | None
         reason=f"room for {names}, which fits nowhere else",
         edits=(*displacing.victims, *new),
         displaced=displacing.displaced,
+        contests=tuple(displacing.contests),
     )

@@ -17,6 +17,7 @@ from ozymandias.core.decision import LIVE, job_of
 from ozymandias.core.fitting import describe, shortfall
 from ozymandias.core.inventory import is_in
 from ozymandias.core.placement import Ask, ranked
+from ozymandias.core.rebalance import MOVES_HERE
 from ozymandias.core.rooms import Room, Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of
 from ozymandias.core.survey import ELSEWHERE
@@ -80,6 +81,9 @@ def explain(decision: Decision, number: int, slot: int) -> Explained:
     seen = next((v for v in decision.jobs if (v.job, v.version) == (step.job, step.version)), None)
     if seen and (part := seen.part):
         closed = {n: why or ("" if is_in(part, n) else ELSEWHERE) for n, why in closed.items()}
+    origin = _origin(step)
+    if origin in closed:
+        closed[origin] = closed[origin] or "where it moves from"
     state = step.after or SlotState.RUNNING
     first: Explained | None = None
     for way in _ways(decision, snapshot, job, step, earlier):
@@ -87,7 +91,7 @@ def explain(decision: Decision, number: int, slot: int) -> Explained:
             job=step.job,
             version=step.version,
             demand=step.demand,
-            wanted=seen.wanted if seen else 0,
+            wanted=seen.wanted if seen and not origin else 0,  # a move heeds every single one
             rules=way.rules,
             there=way.view.there,
             lasting=way.view.lasting,
@@ -109,6 +113,12 @@ def explain(decision: Decision, number: int, slot: int) -> Explained:
         first = first or found
     assert first is not None
     return first
+
+
+def _origin(step: DecidedStep) -> NodeName:
+    """Where an instance that moves comes from; "" of all others."""
+    _, _, words = step.reason.partition(MOVES_HERE)
+    return NodeName(words.partition(":")[0])
 
 
 def _is_as_decided(decision: Decision, chosen: Verdict, step: DecidedStep) -> bool:
@@ -191,6 +201,9 @@ def _views(
     run = step.version, step.generation
     alike = (a.node for a in there if (a.version, a.generation) == run)
     current = Counter([*alike, *fresh])
+    if (origin := _origin(step)) in live:
+        moved = live - Counter([origin])
+        yield _View(moved, moved, moved)
     yield _View(current, live, live)
     yield _View(live, live, live)
     yield _View(current, live, current)  # a rollout: the old ones leave

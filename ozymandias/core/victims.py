@@ -14,8 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ozymandias.model.instance import Assigned
+from ozymandias.model.node import HostPort, NodeName
+from ozymandias.model.units import format_size
 
 VICTIMS_MAX = 32  # that leave one node for one instance
+REMEMBERED_MAX = 32  # displacements of one node within a minute; beyond, nobody has to leave it
 TRIES_MAX = 5_000
 
 Amounts = tuple[int, ...]  # of each resource
@@ -38,6 +41,77 @@ class Candidate:
     def order(self) -> tuple[object, ...]:
         a = self.assigned
         return self.priority, self.is_ready, *self.frees, a.job, -a.slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The best victims on one node."""
+
+    site: "Site"
+    victims: tuple[Candidate, ...]
+    waste: int  # bytes of memory freed beyond what is needed
+
+    @property
+    def node(self) -> NodeName:
+        return self.site.node
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        priorities = sorted((v.priority for v in self.victims), reverse=True)
+        ready = sum(v.is_ready for v in self.victims)
+        return len(self.victims), priorities, ready, self.waste, self.node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One node, as an instance that has no room there finds it."""
+
+    node: NodeName
+    candidates: tuple[Candidate, ...]  # who could be asked to leave, in order
+    lack: tuple[int, int, int]  # of memory, disk and cores; below zero: more than enough is free
+    ports: frozenset[HostPort]  # that it needs and others have
+    displaced: int  # who had to leave lately
+
+    def offer(self, priority: int) -> Offer | None:
+        """The best victims for something of this priority; None if they would not do."""
+        forced = self._forced()
+        allowance = priority - sum(c.priority for c in forced)
+        if not self.candidates or self._held_ports(forced) or allowance < 0:
+            return None
+        freed = [c.frees for c in forced]
+        left = tuple(a - sum(f[i] for f in freed) for i, a in enumerate(self.lack))
+        others = fewest([c for c in self.candidates if c not in forced], left, allowance)
+        victims = (*forced, *(others or ()))
+        if others is None or not victims:
+            return None
+        if self.displaced + len(victims) > REMEMBERED_MAX:
+            return None
+        waste = sum(v.frees[0] for v in victims) - max(0, self.lack[0])
+        return Offer(site=self, victims=victims, waste=waste)
+
+    def why_no_offer(self, priority: int) -> str:
+        """Where there is none, what is wrong with those who could leave."""
+        if ports := self._held_ports(self._forced()):
+            return f"host port {min(ports)} is held by what stays"
+        freed = [sum(c.frees[i] for c in self.candidates) for i in range(len(self.lack))]
+        if freed[0] < self.lack[0]:
+            short = format_size(self.lack[0] - freed[0])
+            return f"all that may leave would free {short} of memory too little"
+        if any(a < b for a, b in zip(freed, self.lack, strict=True)):
+            return "all that may leave would free too little"
+        if self.displaced:
+            return f"{self.displaced} had to leave within the last minute: no more may for now"
+        return f"those who would have to leave are together more important than {priority}"
+
+    def _forced(self) -> list[Candidate]:
+        """Those whose host ports it needs."""
+        return [
+            c for c in self.candidates if not self.ports.isdisjoint(c.assigned.demand.host_ports)
+        ]
+
+    def _held_ports(self, forced: Sequence[Candidate]) -> frozenset[HostPort]:
+        """The ports that it can't have whoever leaves."""
+        return self.ports.difference(p for c in forced for p in c.assigned.demand.host_ports)
 
 
 def fewest(

@@ -9,6 +9,7 @@ that was placed first it is counted what the nodes were to it.
 
 from dataclasses import dataclass, field
 
+from ozymandias.model.contest import Contest
 from ozymandias.model.instance import Group, Slots, SlotState
 from ozymandias.model.job import JobKey, PlacementRules
 from ozymandias.model.node import Demand, Load, NodeName, Resources, Totals
@@ -84,6 +85,7 @@ class Decision:
     assignments: tuple[SeenAssignment, ...] = ()
     target_percent: int = 70
     pools: tuple[NodePool, ...] = ()
+    contests: tuple[Contest, ...] = ()  # how those were chosen who had to leave, of the first ones
     # Of several plans: some were decided on what those before them made of nodes, settings or
     # neighbours, and that is not in the record.
     is_shifted: bool = False

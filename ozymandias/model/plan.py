@@ -17,6 +17,7 @@ from typing import NamedTuple, overload
 
 from msgspec import Struct, structs
 
+from ozymandias.model.contest import Contest
 from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobVersion
 from ozymandias.model.node import Demand, Displaced, Drain, NodeName
@@ -240,6 +241,7 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
     heeds_settings: bool = False
     # Of nodes where instances are displaced: what their ledgers shall remember of that.
     displaced: Mapping[NodeName, tuple[Displaced, ...]] = {}
+    contests: tuple[Contest, ...] = ()  # how they were chosen, for the record
     part: Part | None = None  # only the nodes of this one were looked at
     is_divisible: bool = False  # what is left out of it will be decided again
 

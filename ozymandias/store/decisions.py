@@ -25,8 +25,11 @@ QUICKLY = 1  # zlib's level: a third larger than at its best, and several times 
 
 
 def encode(decision: Decision) -> bytes:
-    """Within the limit: what is too large loses its nodes first, then most of its steps."""
+    """Within the limit: what is too large loses its contests, its nodes, then most of its steps."""
     data = zlib.compress(codec.encode(decision), QUICKLY)
+    if len(data) > BYTES_MAX and decision.contests:
+        decision = replace(decision, contests=())
+        data = zlib.compress(codec.encode(decision), QUICKLY)
     if len(data) > BYTES_MAX:
         decision = replace(decision, nodes={}, assignments=())
         data = zlib.compress(codec.encode(decision), QUICKLY)

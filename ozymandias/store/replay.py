@@ -170,7 +170,8 @@ def _planning(snapshot: Snapshot, wall: float, moment: Moment | None) -> Stepwis
 
 def _plan_document(proposal: Proposal) -> Document:
     document = codec.plain(replace(proposal.plan, edits=tuple(proposal.plan.edits)))
-    del document["part"]  # what any peer may decide has none, and older files do not know it
+    for new in ("part", "contests"):  # of no matter to what is done, and unknown to older files
+        del document[new]
     return {"what": proposal.what, "plan": _sorted(document)}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ozymandias.core.arbiter import Leisure, propose
-from ozymandias.core.hindsight import placements
+from ozymandias.core.hindsight import Again, placements, stops
 from ozymandias.core.loss import fence_seconds
 from ozymandias.core.pods import pod_id
 from ozymandias.core.routes import Names
@@ -174,7 +174,7 @@ class PaperCluster:
             self.say(f"{node} commits these {len(batch.plans)} together")
         record = self._records[node].put(batch.before, batch.plans)
         then = (*transaction.then, record) if record else transaction.then
-        for again in placements(decode(record.value)) if record else ():
+        for again in _made_again(record) if record else ():
             if again.is_same is False:
                 self.violate(f"S18 {again.step.job}-{again.slot}, made again: {again.why}")
         self._tended = {ask.tends for ask in asks if ask.tends}
@@ -352,3 +352,10 @@ def _steps(plan: Plan) -> Iterator[str]:
         which = f"{step.job}-{slots} v{step.version}.{step.generation}"
         change = f"{step.before or 'nothing'} -> {step.after or 'nothing'}"
         yield f"             {step.node} {which} {change}: {step.reason[:REASON_CHARACTERS]}"
+
+
+def _made_again(record: Put) -> Iterator[Again]:
+    """All that was decided, from what the store is given to keep of it."""
+    decision = decode(record.value)
+    yield from placements(decision)
+    yield from stops(decision)

@@ -8,6 +8,8 @@ import pytest
 from ozymandias.api.explaining import CLOCKS_DIFFER_SECONDS
 from tests.integration.api.rig import Cluster, until
 
+ONE_EACH = {"max_per_node": 1}
+
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -113,3 +115,29 @@ def test_pending_comes_with_suggestions(own_cluster: Cluster) -> None:
 
     until(suggested, 60)
     assert "would have a place if you uncordon n1." in own_cluster.ozy("why", "web").out
+
+
+def test_why_others_had_to_leave_and_why_it_was_this_one(own_cluster: Cluster) -> None:
+    """Of who came at others' cost and of who left: what each node would have cost."""
+    for name, priority, size in (("low", 100, "3G"), ("mid", 200, "900M")):
+        path = own_cluster.job(
+            name, numInstances=3, priority=priority, placement=ONE_EACH, container={"memory": size}
+        )
+        assert own_cluster.ozy("submit", path).code == 0
+    path = own_cluster.job("shop", numInstances=1, priority=9000, container={"memory": "2G"})
+    assert own_cluster.ozy("submit", path).code == 0
+    ran = own_cluster.ozy("why", "shop-0")
+    assert "It fits nowhere else, so others had to leave. What each node would have" in ran.out
+    contest = own_cluster.ozy("why", "shop-0", "-o", "json").document["decision"]["contest"]
+    assert contest["exact"] and len(contest["nodes"]) == 3
+    (left,) = contest["nodes"][0]["victims"]
+    assert (left["job"], left["priority"]) == ("low", 100) and contest["nodes"][0]["chosen"]
+    ran = own_cluster.ozy("why", left["instance"])
+    words = f"It had to leave {contest['node']} for shop (priority 9000), which fits nowhere else."
+    assert words in ran.out and "could have left" in ran.out
+    found = own_cluster.ozy("why", left["instance"], "-o", "json").document["displaced"]
+    assert found["contest"] == contest
+    path = str(own_cluster.folder / "decision.json")
+    assert own_cluster.ozy("replay", "--export", path, "--decision", found["id"]).code == 0
+    ran = own_cluster.ozy("replay", path)
+    assert ran.code == 0 and "The same as was decided." in ran.out

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ozymandias.core.arbiter import propose
 from ozymandias.core.buckets import sort_job
 from ozymandias.core.explain import why
-from ozymandias.core.preempt import AGAIN_SECONDS, REMEMBERED_MAX, Lately, plan_preempt
+from ozymandias.core.preempt import AGAIN_SECONDS, Lately, plan_preempt
 from ozymandias.core.schedule import (
     plan_pending,
     plan_repair,
@@ -17,7 +17,7 @@ from ozymandias.core.schedule import (
     plan_stop,
     plan_submit,
 )
-from ozymandias.core.victims import Candidate, fewest
+from ozymandias.core.victims import REMEMBERED_MAX, Candidate, fewest
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import (
     Burst,

@@ -6,6 +6,7 @@ from ozymandias.core.decision import record
 from ozymandias.core.drain import plan_drain
 from ozymandias.core.hindsight import Again, placements
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
+from ozymandias.core.rebalance import plan_rebalance
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import plan_pending
 from ozymandias.core.shed import plan_shed
@@ -15,6 +16,7 @@ from ozymandias.model.job import Burst, Job, JobKind, LabelRule, OnPartition, Pl
 from ozymandias.model.node import Drain, Load, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
+from ozymandias.model.settings import RebalanceMode
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.store.decisions import decode, encode
 from tests.unit.core.builders import (
@@ -132,6 +134,19 @@ def test_what_must_never_run_twice_counts_those_that_leave_with_it_as_little() -
     snapshot = settled(submitted(snapshot, fewer))
     (again,) = assert_as_decided(snapshot, planned(plan_rollout(snapshot)))
     assert again.step.node == N1
+
+
+def test_what_moves_is_not_counted_where_it_comes_from() -> None:
+    """Two crowd a node of zone a, and one of them moves to another node of that zone."""
+    nodes = [node("n1", labels={"zone": "a"}), node("n2", labels={"zone": "a"}, cordoned=True)]
+    spread = PlacementRules(spread="zone")
+    snapshot = settled(submitted(cluster(*nodes), job("web", 2, placement=spread)))
+    snapshot = after(snapshot, plan_uncordon(snapshot, N2))
+    on = replace(snapshot.settings, rebalance=RebalanceMode.ON)
+    plan = planned(plan_rebalance(replace(snapshot, settings=on), 500.0))
+    (again,) = assert_as_decided(snapshot, plan)
+    assert against(again) == {"n1": "where it moves from", "n2": ""}
+    assert dict(again.step.score)["same_zone"] == 1
 
 
 def test_what_is_kept_free_for_a_system_job_counts() -> None:

@@ -298,6 +298,9 @@ def test_victims_and_what_was_lost_are_shown() -> None:
     plan = planned(submit(full, job("high", 1, priority=5)))
     decision = record(full, [plan], number=0, by=NodeName("n1"), time=1.0)
     same, (_, victim) = again(decision)
+    assert same and victim == (True, "of all who could have left for high, this costs least")
+    decision = replace(decision, contests=())  # as one of an older daemon
+    same, (_, victim) = again(decision)
     assert same and victim == (True, "without that not everything would fit on n1")
     roomy = {NodeName("n1"): replace(decision.nodes[NodeName("n1")], allocatable=ROOMY)}
     _, (_, victim) = again(replace(decision, nodes=roomy))
