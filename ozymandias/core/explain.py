@@ -16,7 +16,14 @@ from ozymandias.core.placement import most_that_fit
 from ozymandias.core.rollout import next_step, rolling_of
 from ozymandias.core.rooms import NOW, Room, rooms_of
 from ozymandias.core.rules import rules_of, unknown_burst_nodes
-from ozymandias.core.system import pending_on, rooms_for_system, tend, tending_of, wanted_of
+from ozymandias.core.system import (
+    held_up,
+    pending_on,
+    rooms_for_system,
+    tend,
+    tending_of,
+    wanted_of,
+)
 from ozymandias.core.upkeep import shortfalls
 from ozymandias.core.vacate import fits_held
 from ozymandias.model.instance import Assigned, SlotState
@@ -122,10 +129,12 @@ def _system_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> It
     tending = tending_of(snapshot, record, buckets, rooms_for_system(snapshot))
     for pending in pending_on(tending):
         yield f"Missing on {pending.count}: {pending.reason}."
+    held = tuple(held_up(tending))
     steps = tend(tending)
     if buckets.outdated:
         old = f"{len(buckets.outdated)} to be replaced, node by node"
         yield f"A change to version {record.head.version} is under way: {old}."
+        yield from held
     if steps:
         yield "Next: " + "; ".join(_step_words(edit) for edit in steps) + "."
 

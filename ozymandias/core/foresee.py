@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 
 from ozymandias.core.apply import apply
 from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
-from ozymandias.core.edits import new_instance, step, stop
-from ozymandias.core.placement import Placement, place
+from ozymandias.core.edits import new_instance, step
+from ozymandias.core.placement import place
 from ozymandias.core.rollout import Rolling, next_step, rolling_of
 from ozymandias.core.rooms import Rooms, rooms_of
-from ozymandias.core.system import why_not
+from ozymandias.core.system import rooms_for_system, tend, tending_of
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobRecord
-from ozymandias.model.node import Demand
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.snapshot import Snapshot
 
+ROUNDS_MAX = 3  # of a system job: what is new, what it replaces, and what is too many then
 STEPS_MAX = 200  # of a long rollout only so many are played; the rest is shown as one step
 
 
@@ -29,11 +29,11 @@ def foresee(snapshot: Snapshot, plan: Plan) -> Sequence[Edit]:
         return plan.edits
     after = apply(snapshot, plan)
     if is_system(after.jobs[plan.job.key]):
-        return (*plan.edits, *_in_place(after, after.jobs[plan.job.key]))
+        return (*plan.edits, *_tended(after, after.jobs[plan.job.key]))
     rolling = rolling_of(after, after.jobs[plan.job.key], sort_job(after, plan.job.key))
     if rolling.demand is None:
         return plan.edits
-    rooms = _settled_rooms(after)
+    rooms = _settled(rooms_of(after))
     _settle_present(rolling.buckets)
     edits = list(plan.edits)
     for _ in range(STEPS_MAX):
@@ -45,23 +45,20 @@ def foresee(snapshot: Snapshot, plan: Plan) -> Sequence[Edit]:
     return (*edits, *_finish(rolling, rooms))
 
 
-def _in_place(after: Snapshot, record: JobRecord) -> Iterator[Edit]:
-    """A changed system job: node by node, each new one in the place of the old."""
-    assert record.current is not None
-    demand, version = Demand.of(record.current.job), record.head.version
-    for old in sort_job(after, record.key).outdated:
-        if reason := why_not(after, old.node, record.current.job):
-            yield stop(old, f"{old.node} {reason}")
-            continue
-        yield stop(old, f"replaced by version {version} in its place")
-        reason = f"in the place of version {old.version}, when its turn comes"
-        placed = Placement(node=old.node, state=SlotState.WAITING, reason=reason, score=())
-        yield new_instance(record.key, record.head, old.slot, demand, placed)
+def _tended(after: Snapshot, record: JobRecord) -> Iterator[Edit]:
+    """A system job: what comes and goes node by node, each new one in the place of the old."""
+    rooms, buckets = _settled(rooms_for_system(after)), sort_job(after, record.key)
+    _settle_present(buckets)
+    for _ in range(ROUNDS_MAX):
+        tending = tending_of(after, record, buckets, rooms)
+        tending.is_foreseen = True
+        steps = tend(tending)
+        yield from steps
+        _settle(buckets, rooms, steps)
 
 
-def _settled_rooms(snapshot: Snapshot) -> Rooms:
+def _settled(rooms: Rooms) -> Rooms:
     """Everything that stops is gone, everything that waits runs."""
-    rooms = rooms_of(snapshot)
     for room in rooms.values():
         room.memory_held, room.disk_held = room.memory_promised, room.disk_promised
         room.cpu_held = room.cpu_promised

@@ -53,6 +53,9 @@ class Tending:
     serving: frozenset[Assigned]
     spare: int  # healthy ones that may be stopped; fewer with each that is
     is_frozen: bool = False  # nothing is replaced now
+    is_foreseen: bool = (
+        False  # all goes well: each is healthy by the time the next one's turn comes
+    )
 
 
 def tending_of(
@@ -318,10 +321,36 @@ def _replace(tending: Tending, places: list[list[Assigned]]) -> list[Edit]:
             continue
         if order[0] in tending.serving and (is_halfway or tending.spare <= 0):
             continue
+        spare = tending.spare
         if steps := _replace_one(tending, room, order):
             edits += steps
-            is_halfway = True
+            if tending.is_foreseen:
+                tending.spare = spare
+            else:
+                is_halfway = True
     return edits
+
+
+def held_up(tending: Tending) -> Iterator[str]:
+    """Why old instances that serve are not replaced, in words; nothing where it goes on."""
+    version = f"version {tending.head.version}"
+    old = sorted({a.node for a in tending.serving if a.node in tending.rooms})
+    for name in old:
+        node, room = tending.snapshot.nodes[name], tending.rooms[name]
+        here = [a for a in tending.buckets.outdated if a.node == name]
+        if not _is_allowed(node, tending.job):
+            yield f"{_why_missing(tending, node)}: it keeps {here[0].instance} as it is."
+        elif not _makes_room(tending, room, _best_first(tending, here)):
+            for assigned in here:
+                room.give(assigned.demand, SlotState.WAITING)
+            open_node = replace(node, ledger=replace(node.ledger, is_cordoned=False))
+            short = describe(shortfall(open_node, room, tending.demand, state=SlotState.WAITING))
+            for assigned in here:
+                room.take(assigned.demand, SlotState.WAITING)
+            yield f"{name} can't have {version}: without the old one, {short}."
+    if old and tending.spare <= 0:
+        floor = len(tending.ready) + len(tending.serving) - tending.spare
+        yield f"Nothing is stopped before its turn: {floor} must stay healthy."
 
 
 def _makes_room(tending: Tending, room: Room, here: list[Assigned]) -> list[Assigned]:

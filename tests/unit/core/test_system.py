@@ -247,6 +247,52 @@ def test_its_room_is_kept_while_its_last_one_still_stops() -> None:
     assert nodes_of(after(snapshot, plan_system(snapshot))) == ["n1"]
 
 
+def played(snapshot: Snapshot, made: Job) -> tuple[dict[str, list[str]], Snapshot]:
+    """What `ozy plan` shows of a change, by node; and the cluster once it has been carried out."""
+    plan = planned(submit(snapshot, made))
+    document = plan_document(plan, snapshot)
+    shown: dict[str, list[str]] = {}
+    for sign, kind in (("+", "place"), ("-", "stop")):
+        for row in document[kind]:
+            shown.setdefault(row["node"], []).append(f"{sign}{row['instance']}")
+    snapshot = settled(after(snapshot, plan))
+    while found := propose(snapshot, frozenset()):
+        snapshot = settled(after(snapshot, found.plan))
+    return shown, snapshot
+
+
+def test_a_change_is_planned_as_it_will_go() -> None:
+    """Smaller, it comes to a node where it had no room; larger, a node keeps what it has."""
+    snapshot = settled(submitted(cluster(n1="2G", n2="1G"), job("web", 2, "600M"), system()))
+    assert nodes_of(snapshot) == ["n1"]
+    shown, smaller = played(snapshot, system(memory="256M"))
+    assert shown == {"n1": ["+dns-0", "-dns-0"], "n2": ["+dns-1"]}
+    assert where(smaller, DNS) == {"0": "n1 v2 running", "1": "n2 v2 running"}
+    shown, larger = played(smaller, system(memory="700M"))
+    assert shown == {"n1": ["+dns-0", "-dns-0"]}
+    assert where(larger, DNS) == {"0": "n1 v3 running", "1": "n2 v2 running"}
+    assert (
+        "n2 can't have version 3: without the old one, n2 is 276M of memory short (424M free)."
+        in why(larger, DNS, ())
+    )
+
+
+def test_a_service_that_becomes_a_system_job_is_planned_as_one_on_each_node() -> None:
+    """Three on a node, and one of the new version there in the end."""
+    snapshot = settled(submitted(cluster(n1="4G"), job("dns", 3, "512M")))
+    shown, done = played(snapshot, system())
+    assert shown == {"n1": ["+dns-0", "-dns-0", "-dns-1", "-dns-2"]}
+    assert where(done, DNS) == {"0": "n1 v2 running"}
+
+
+def test_a_change_that_a_floor_holds_up_is_not_planned_and_says_so() -> None:
+    """The only one must stay healthy, so it is never replaced."""
+    snapshot = settled(submitted(cluster(n1="4G"), system(min_available=1)))
+    shown, done = played(snapshot, system(memory="1G", min_available=1))
+    assert shown == {} and where(done, DNS) == {"0": "n1 v1 running"}
+    assert "Nothing is stopped before its turn: 1 must stay healthy." in why(done, DNS, ())
+
+
 def test_it_can_not_be_scaled_and_submitting_it_again_changes_nothing() -> None:
     """The nodes say how many there are."""
     snapshot = settled(submitted(cluster(n1="4G"), system()))
