@@ -175,7 +175,11 @@ def _row(snapshot: Snapshot, search: Search, lack: Lack, since: float) -> Row:
     step = search.healing(lack.job, lack.node)
     if step is not None and (not lack.given_up.nodes or step.placed.node in lack.given_up.nodes):
         return Row(lack=lack, since=since, why=step.reason, heal_to=step.placed.node)
-    bound = _bound(record, lack) or search.why_not_movable(lack.job)
+    bound = (
+        _bound(record, lack)
+        or search.why_not_movable(lack.job)
+        or search.why_not_worth(lack.job, lack.node, lack.given_up.nodes)
+    )
     return Row(lack=lack, since=since, why="; ".join(filter(None, (lack.given_up.reason, bound))))
 
 

@@ -16,7 +16,7 @@ move by whichever peer comes first. In a freeze window no move begins, unless th
 it can't wait.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from ozymandias.core.buckets import FreeSlots, assignments_by_job, is_system, sort_job
@@ -322,8 +322,12 @@ class Search:
         there.insert(0, replace(old, node=step.placed.node))
 
     def healing(self, key: JobKey, node: NodeName) -> Step | None:
-        """The move that heals something of this job on this node, if there is one now."""
-        step = self._try(key, node) if key in self._movable else None
+        """The move that heals something of this job on this node, if one is made for that now."""
+        if key not in self._movable or not _could_be_healed(
+            self.layout.rules(key), node, self._best_worth(key)
+        ):
+            return None
+        step = self._try(key, node)
         return step if step and is_healing(step.gain) else None
 
     def why_not_movable(self, key: JobKey) -> str:
@@ -335,14 +339,30 @@ class Search:
             return f"a move to {head.move.to} was given up lately, and is tried again later"
         return "all of its instances have to be healthy before one moves"
 
+    def why_not_worth(self, key: JobKey, node: NodeName, nodes: Iterable[NodeName]) -> str:
+        """Why one is not moved to these nodes though one of them has room; "" if none has."""
+        there, movable = self.layout.counts[key].copy(), self._movable[key].get(node)
+        there[node] -= 1
+        rules, shut = self.layout.rules(key), self.layout.rules_meanwhile(key).against
+        for name in nodes:
+            room = self.rooms.get(name) if name not in shut else None
+            fits = room and movable and room.fits(movable[-1].demand, RUNNING)
+            if fits and not rules.why_not(name, there):
+                return "for that it is not moved: as much would be given up"
+        return ""
+
     # Candidates: what is worst off, by job and node ----------------------------------------------
+
+    def _best_worth(self, key: JobKey) -> int:
+        """What the best node is worth to a job."""
+        rules = self.layout.rules(key)
+        return max(map(rules.worth, rules.eligible(self.rooms)), default=0)
 
     def _unhealed(self) -> Iterator[Candidate | None]:
         for key in sorted(self._movable):
             if is_particular(self.snapshot.jobs[key], self._pooled):
                 yield None  # to look at a job takes a while, though none of its nodes come of it
-                rules = self.layout.rules(key)
-                best = max(map(rules.worth, rules.eligible(self.rooms)), default=0)
+                rules, best = self.layout.rules(key), self._best_worth(key)
                 for node in sorted(self._movable[key]):
                     if _could_be_healed(rules, node, best):
                         yield key, node

@@ -166,3 +166,19 @@ def test_with_the_setting_off_it_is_told_and_not_healed() -> None:
     assert drift_rows(snapshot, NOW)[0].heal_to == "n1"
     proposal = propose(snapshot, frozenset(), NOW, leisure=Leisure())
     assert proposal is not None and proposal.what == "drift"
+
+
+def test_where_it_would_go_is_where_it_goes() -> None:
+    """Apart from the cache it would be on n2, and do without what weighs more: it stays."""
+    pinned = PlacementRules(require=(replace(INFRA, weight=0),))
+    wishes = PlacementRules(
+        prefer=(replace(INFRA, weight=5),), apart=(Neighbour(job=key("cache"), weight=3),)
+    )
+    snapshot = cluster(node("n1", labels={"role": "infra"}), n2="4G")
+    snapshot = submitted(snapshot, job("cache", placement=pinned), job("web", placement=wishes))
+    snapshot = settled(snapshot)
+    (row,) = [row for row in drift_rows(snapshot, NOW) if row.lack.job == WEB]
+    words = "n2 has room for it now; for that it is not moved: as much would be given up"
+    assert (row.lack.node, row.heal_to, row.why) == ("n1", "", words)
+    found = propose(snapshot, frozenset(), NOW, leisure=Leisure())
+    assert found is None or found.what == "drift"
