@@ -5,8 +5,10 @@ instances that are missing, for the system jobs that come to every node before a
 where others wait beside the job, for those who are served first.
 """
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ozymandias.core.attempt import Attempt, counted
@@ -15,7 +17,7 @@ from ozymandias.core.labels import labels_for, spelled, unmet
 from ozymandias.core.rooms import Room, Rooms
 from ozymandias.core.rules import label_demands, outside, pools_of, rules_of
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, LabelRule
+from ozymandias.model.job import Burst, Job, LabelRule
 from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.record import replace
 from ozymandias.model.units import exact_size, format_cores, format_size
@@ -47,20 +49,38 @@ def more_nodes(attempt: Attempt, placeable: int, *, is_pending: bool) -> Iterato
 
     ``is_pending``: others may wait beside the job, and be served before it.
     """
-    missing, demand, asked = attempt.wanted - placeable, attempt.demand, attempt.job.placement
+    missing, asked = attempt.wanted - placeable, attempt.job.placement
     if any(not neighbour.weight for neighbour in asked.near):
         return  # a new node has nobody to be near to
-    each = 1 if demand.host_ports else min(missing, asked.max_per_node or missing)
     for rules in label_demands(attempt.snapshot.settings, attempt.job):
         labels = labels_for(rules)
         if labels is None:
             continue
-        newcomers = _Newcomers(
-            attempt=attempt, count=-(-missing // each), each=each, rules=rules, labels=labels
-        )
+        newcomers = _fewest(partial(_newcomers, attempt, rules, labels), missing, asked.burst)
         for ahead in newcomers.ahead() if is_pending else (Resources(),):
             if suggestion := newcomers.suggestion(ahead):
                 yield suggestion
+
+
+def _fewest(made: Callable[[int], "_Newcomers"], missing: int, burst: Burst | None) -> "_Newcomers":
+    """Those for all that are missing.
+
+    Or for fewer, where the others have a place on the burst's nodes once home has its part.
+    """
+    if burst:
+        numbers = range(1, missing)
+        missing = 1 + bisect_left(numbers, True, key=lambda number: made(number).is_enough)
+    return made(missing)
+
+
+def _newcomers(
+    attempt: Attempt, rules: tuple[LabelRule, ...], labels: Mapping[str, str], missing: int
+) -> "_Newcomers":
+    """As few as may be for so many instances, and no larger than they need to be."""
+    limit = 1 if attempt.demand.host_ports else attempt.job.placement.max_per_node
+    count = -(-missing // (limit or missing))
+    each = -(-missing // count)
+    return _Newcomers(attempt=attempt, count=count, each=each, rules=rules, labels=labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +92,11 @@ class _Newcomers:
     each: int
     rules: tuple[LabelRule, ...]
     labels: Mapping[str, str]
+
+    @property
+    def is_enough(self) -> bool:
+        """If nobody comes before the job."""
+        return self.suggestion(Resources()) is not None
 
     def suggestion(self, ahead: Resources) -> Suggestion | None:
         """What to add, with room for who is ``ahead`` on each of them; None if it would not do."""

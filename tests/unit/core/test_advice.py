@@ -41,6 +41,7 @@ from tests.unit.core.builders import (
     key,
     lost,
     node,
+    refused,
     report,
     settled,
     submit,
@@ -201,6 +202,28 @@ def test_a_pool_and_a_requirement_hold_together() -> None:
     assert {"label": {"node": "n1", "labels": labels}} in found
     assert [c["labels"] for c in found if "nodes" in c] == [labels]
     assert all(serves(snapshot, WEB, change) for change in found)
+
+
+def test_nodes_to_add_are_no_larger_than_they_need_to_be() -> None:
+    """Four, at most three on a node, are two on each of two nodes, not three."""
+    limited = job("web", 4, "256M", placement=PlacementRules(max_per_node=3))
+    problem = refused(submit(cluster(n1="128M"), limited))
+    assert "add 2 nodes with at least 512M of memory to allocate" in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (0, "add 1 node with at least 512M of memory to allocate"),
+        (1, "add 2 nodes with at least 256M of memory to allocate"),
+    ],
+)
+def test_nodes_to_add_are_for_home_where_the_rest_has_its_burst(limit: int, words: str) -> None:
+    """Two are to be at home, for which there is no room; then others may go to the burst's node."""
+    burst = Burst(after=2, nodes=("far",))
+    wanted = job("web", 3, "256M", placement=PlacementRules(burst=burst, max_per_node=limit))
+    problem = refused(submit(cluster(home="128M", far="4G"), wanted))
+    assert problem.hint.endswith(words)
 
 
 # What would not help ------------------------------------------------------------------------------
