@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ozymandias.core.placement import most_that_fit
-from ozymandias.core.rooms import NOW_OR_SOON, Rooms
+from ozymandias.core.rooms import NOW_OR_SOON, Room, Rooms
 from ozymandias.core.rules import Rules
 from ozymandias.model.job import Job, JobKey
 from ozymandias.model.node import Demand, Node, NodeName
@@ -50,6 +50,13 @@ class Attempt:
             rules=rules or self.rules,
             there=self.there,
         )
+
+    def takes(self, room: Room) -> int:
+        """How many of those that are missing could be there, whatever its labels."""
+        most, limit = self.wanted - self.kept, self.rules.asked.max_per_node
+        if limit:
+            most = max(0, min(most, limit - self.there.get(room.node, 0)))
+        return room.count(self.demand, NOW_OR_SOON[-1], most)
 
     def fits(
         self,

@@ -17,7 +17,7 @@ from ozymandias.core.newcomers import more_nodes
 from ozymandias.core.rooms import Room, Rooms
 from ozymandias.core.rules import label_demands, rules_of
 from ozymandias.core.stepwise import Stepwise
-from ozymandias.model.job import Autoscale, Neighbour, PlacementRules, VolumeKind
+from ozymandias.model.job import Autoscale, Job, Neighbour, PlacementRules, VolumeKind
 from ozymandias.model.node import Demand, NodeName, millis_of
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -29,7 +29,6 @@ GIBIBYTE = 2**30
 FINE_STEP = 16 * MEBIBYTE  # sizes below 1G are suggested in these steps, larger ones in coarse
 COARSE_STEP = 64 * MEBIBYTE
 CPU_STEP = 50  # thousandths of a core
-NODES_TRIED_MAX = 100  # of those that could be labelled
 TRIES_MAX = 8  # of suggestions alike that are held against more than rooms and rules
 WEIGHT = 10  # of what was required and would be preferred
 
@@ -245,7 +244,7 @@ def _more_per_node(attempt: Attempt) -> Iterator[Suggestion]:
     low, high = asked.max_per_node, attempt.wanted + 1  # low does not fit, high is none
     while low + 1 < high:
         middle = (low + high) // 2
-        if _fits_with(attempt, replace(asked, max_per_node=middle)):
+        if _fits_limited(attempt, replace(asked, max_per_node=middle)):
             high = middle
         else:
             low = middle
@@ -267,7 +266,7 @@ def _less_particular(attempt: Attempt) -> Iterator[Suggestion]:
         softer = replace(asked, apart=_softened(asked.apart, one))
         if not one.weight and _fits_with(attempt, softer):
             yield _preferred("apart", f"apart from {one.job}", one)
-    if asked.burst and _fits_with(attempt, replace(asked, burst=None)):
+    if asked.burst and _fits_limited(attempt, replace(asked, burst=None)):
         yield Suggestion(text="leave out burst", change={"placement.burst": None})
 
 
@@ -282,6 +281,11 @@ def _preferred(field: str, words: str, one: Neighbour) -> Suggestion:
     )
 
 
+def _fits_limited(attempt: Attempt, asked: PlacementRules) -> bool:
+    """With other limits, which make no other nodes eligible."""
+    return attempt.fits(rules=replace(attempt.rules, asked=asked))
+
+
 def _fits_with(attempt: Attempt, asked: PlacementRules) -> bool:
     job = replace(attempt.job, placement=asked)
     return attempt.fits(rules=rules_of(attempt.snapshot, job))
@@ -290,14 +294,44 @@ def _fits_with(attempt: Attempt, asked: PlacementRules) -> bool:
 # Other nodes --------------------------------------------------------------------------------------
 
 
+def _that_do(
+    attempt: Attempt, rooms: Rooms, fits: Callable[[NodeName], bool]
+) -> Iterator[NodeName | None]:
+    """The nodes with which it fits, each by itself.
+
+    Of thousands nearly all are alike: one that takes no more than another that was not enough is
+    not tried.
+    """
+    burst = attempt.job.placement.burst
+    too_few = {True: 0, False: 0}  # home, and what a burst goes to
+    for name, room in rooms.items():
+        is_away, number = burst is not None and name in burst.nodes, attempt.takes(room)
+        if number <= too_few[is_away]:
+            continue
+        yield None
+        if fits(name):
+            yield name
+        else:
+            too_few[is_away] = number
+
+
+def _with_one_of(attempt: Attempt, rooms: Rooms) -> Iterator[NodeName | None]:
+    """The same, of rooms that are not there yet."""
+
+    def fits(name: NodeName) -> bool:
+        return attempt.fits(rooms=attempt.rooms | {name: rooms[name]})
+
+    return _that_do(attempt, attempt.rules.eligible(rooms), fits)
+
+
 def _started(attempt: Attempt) -> Found:
     """Nodes that are merely not there: one of them, or all."""
     away = rooms_if_started(attempt.snapshot)
-    for names in (*([name] for name in away), list(away) if len(away) > 1 else []):
-        yield None
-        back = {name: away[name] for name in names}
-        if back and attempt.fits(rooms=attempt.rooms | back):
-            yield Suggestion(text=start_words(names), change={"start": names})
+    for name in _with_one_of(attempt, away):
+        yield Suggestion(text=start_words([name]), change={"start": [name]}) if name else None
+    yield None
+    if len(away) > 1 and attempt.fits(rooms=attempt.rooms | away):
+        yield Suggestion(text=start_words(list(away)), change={"start": list(away)})
 
 
 def rooms_if_started(snapshot: Snapshot) -> Rooms:
@@ -315,30 +349,57 @@ def start_words(names: Sequence[NodeName]) -> str:
 
 
 def _uncordoned(attempt: Attempt) -> Found:
-    for name, node in sorted(attempt.snapshot.nodes.items()):
-        if why_closed(node) != "cordoned":
-            continue
-        yield None
-        if attempt.fits(rooms=attempt.rooms | {name: Room.of(node)}):
-            yield Suggestion(text=f"uncordon {name}", change={"uncordon": name})
+    shut = {
+        name: Room.of(node)
+        for name, node in sorted(attempt.snapshot.nodes.items())
+        if why_closed(node) == "cordoned"
+    }
+    for name in _with_one_of(attempt, shut):
+        yield Suggestion(text=f"uncordon {name}", change={"uncordon": name}) if name else None
 
 
 def _labelled(attempt: Attempt) -> Found:
     """A node that takes work and lacks nothing but labels."""
     against = attempt.rules.against
-    demands = label_demands(attempt.snapshot.settings, attempt.job)
-    for name in [n for n in attempt.rooms if n in against][:NODES_TRIED_MAX]:
-        node = attempt.snapshot.nodes[name]
-        for asked in demands:
-            missing = labels_for(asked, node.ledger.all_labels)
-            if not missing:
-                continue
+    lacking = _labels_lacking(attempt)
+    unlike = rules_of(*_whatever_the_labels(attempt)).against if lacking else {}
+    rooms = {n: room for n, room in attempt.rooms.items() if n in lacking and n not in unlike}
+
+    def fits(name: NodeName) -> bool:
+        others = {other: why for other, why in against.items() if other != name}
+        return attempt.fits(rules=replace(attempt.rules, against=others))
+
+    for name in _that_do(attempt, rooms, fits):
+        if name is None:
             yield None
-            ledger = replace(node.ledger, set_labels={**node.ledger.set_labels, **missing})
-            nodes = {**attempt.snapshot.nodes, name: replace(node, ledger=ledger)}
-            rules = rules_of(replace(attempt.snapshot, nodes=nodes), attempt.job)
-            if attempt.fits(rules=rules):
-                yield label_suggestion(name, missing)
+        else:
+            yield from (label_suggestion(name, labels) for labels in lacking[name])
+
+
+def _labels_lacking(attempt: Attempt) -> dict[NodeName, Sequence[Mapping[str, str]]]:
+    """For each node that labels would make eligible: those, or others that would as well."""
+    demands = label_demands(attempt.snapshot.settings, attempt.job)
+    named = {rule.label for asked in demands for rule in asked}
+    alike: dict[tuple[str | None, ...], Sequence[Mapping[str, str]]] = {}
+    found: dict[NodeName, Sequence[Mapping[str, str]]] = {}
+    for name in attempt.rooms if named else ():
+        if name not in attempt.rules.against:
+            continue
+        present = attempt.snapshot.nodes[name].ledger.all_labels
+        values = tuple(present.get(label) for label in named)
+        if values not in alike:
+            alike[values] = [labels for d in demands if (labels := labels_for(d, present))]
+        if alike[values]:
+            found[name] = alike[values]
+    return found
+
+
+def _whatever_the_labels(attempt: Attempt) -> tuple[Snapshot, Job]:
+    """The same cluster and job, but nothing is required of a node's labels."""
+    snapshot, job = attempt.snapshot, attempt.job
+    soft = tuple(pool for pool in snapshot.settings.pools if not pool.is_hard)
+    settings, asked = replace(snapshot.settings, pools=soft), replace(job.placement, require=())
+    return replace(snapshot, settings=settings), replace(job, placement=asked)
 
 
 def label_suggestion(name: NodeName, labels: Mapping[str, str]) -> Suggestion:

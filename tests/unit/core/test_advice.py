@@ -249,6 +249,20 @@ def test_of_several_nodes_the_one_that_helps_is_suggested() -> None:
     assert {"uncordon": "n2"} in changes(shut) and {"uncordon": "n1"} not in changes(shut)
 
 
+def test_however_many_nodes_are_too_small_the_one_that_helps_is_suggested() -> None:
+    """By its label, uncordoned or started: one after many, and the first of two alike."""
+    for change, closed in (("label", {}), ("uncordon", {"cordoned": True}), ("start", {})):
+        small = [node(f"n{number:03}", "256M", **closed) for number in range(300)]
+        large = [node(name, "2G", **closed) for name in ("n300", "n301")]
+        snapshot = cluster(*small, *large)
+        if change == "start":
+            snapshot = lost(snapshot, *snapshot.nodes)
+        wanted = requiring("zone == a") if change == "label" else job("web", 1)
+        found = refused(submit(snapshot, wanted)).fields["suggestions"]
+        (value,) = [s["change"][change] for s in found if change in s["change"]]
+        assert value in ({"node": "n300", "labels": {"zone": "a"}}, "n300", ["n300"])
+
+
 # Smaller ------------------------------------------------------------------------------------------
 
 
