@@ -249,18 +249,25 @@ def does_not_fit(
     )
 
 
-def resuggested(problem: Problem, said: Callable[[Suggestion], Suggestion]) -> Problem:
-    """The same problem with each of its suggestions ``said`` in other words."""
-    before = [
+def suggestions_of(problem: Problem) -> tuple[Suggestion, ...]:
+    return tuple(
         Suggestion(text=one["text"], change=one["change"])
         for one in problem.fields.get("suggestions", ())
-    ]
-    if not before:
+    )
+
+
+def resuggested(problem: Problem, said: Callable[[Suggestion], Suggestion]) -> Problem:
+    """The same problem with each of its suggestions ``said`` in other words."""
+    return with_suggestions(problem, tuple(map(said, suggestions_of(problem))))
+
+
+def with_suggestions(problem: Problem, suggestions: Sequence[Suggestion]) -> Problem:
+    """The same problem with these in place of the suggestions that it has."""
+    was, now = (_in_a_row(s.text for s in row) for row in (suggestions_of(problem), suggestions))
+    if not was:
         return problem
-    after = [said(one) for one in before]
-    was, now = (_in_a_row(s.text for s in row) for row in (before, after))
-    fields = {**problem.fields, "suggestions": [s.document() for s in after]}
-    return replace(problem, hint=problem.hint.replace(was, now), fields=fields)
+    fields = {**problem.fields, "suggestions": [s.document() for s in suggestions]}
+    return replace(problem, hint=problem.hint.replace(was, now).strip(), fields=fields)
 
 
 def _in_a_row(texts: Iterable[str]) -> str:

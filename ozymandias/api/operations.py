@@ -22,12 +22,19 @@ from ozymandias.api.moving import Moving
 from ozymandias.api.pages import page, page_back
 from ozymandias.api.rights import refusal, told
 from ozymandias.api.settling import ClusterSettings
+from ozymandias.api.stepwise import step_by_step
 from ozymandias.api.upkeep import NodeUpkeep
+from ozymandias.core.advice import Refused, readvising
 from ozymandias.core.apply import apply
-from ozymandias.core.autoscale import wanted_after
+from ozymandias.core.autoscale import fitting_after, wanted_after
 from ozymandias.core.explain import plan_document
 from ozymandias.core.freeze import cluster_frozen
-from ozymandias.core.schedule import plan_restart, plan_scale, plan_stop, plan_submit
+from ozymandias.core.schedule import (
+    plan_restart,
+    plan_scale,
+    plan_stop,
+    plan_submit,
+)
 from ozymandias.core.system import matching, wanted_of
 from ozymandias.jobspec.parse import parse
 from ozymandias.model.event import EventRecord
@@ -92,7 +99,7 @@ class Operations:
         decide = self._submit_decision(
             job, uid, message=message, by=asked.by, override_freeze=override_freeze
         )
-        committed = await self._commit(asked.guard(job.key, decide, job))
+        committed = await self._commit(asked.guard(job.key, decide, job), self._asked(job, decide))
         if asked.replayed is not None:
             return self._replay(committed, job.key, asked, wanted=job.instances)
         head = self._head_after(committed.plan, job.key)
@@ -119,11 +126,13 @@ class Operations:
         record = snapshot.jobs.get(job.key)
         if refused := refusal(right, job.key, record, job):
             raise ProblemError(refused)
-        decision = self._submit_decision(job, "00000000")(snapshot)
+        decide = self._submit_decision(job, "00000000")
+        decision = decide(snapshot)
         if isinstance(decision, Plan):
             decision = await self._access.committer.rehearse(snapshot, decision) or decision
         if isinstance(decision, Problem):
-            decision = told(right, decision)
+            again = self._asked(job, decide)
+            decision = told(right, await step_by_step(readvising(snapshot, decision, again)))
         plan = decision if isinstance(decision, Plan) else None
         version = record.head.version if record else 0
         if plan and plan.job and plan.job.head:
@@ -166,10 +175,14 @@ class Operations:
         asked = asked or Asked()
         asked.subject = {"namespace": key.namespace, "job": key.name}
         asked.idempotency = mark(once, f"scale {key} {instances}".encode())
-        self._record(key)
+        version = self._record(key).current
         lately, node = self._access.lately, self._access.node
-        decide = asked.guard(key, lambda s: plan_scale(s, key, instances, lately(), node))
-        committed = await self._commit(decide)
+
+        def decide(snapshot: Snapshot) -> Plan | Problem:
+            return plan_scale(snapshot, key, instances, lately(), node)
+
+        again = Refused(job=version.job, wanted=instances, decide=decide) if version else None
+        committed = await self._commit(asked.guard(key, decide), again)
         if asked.replayed is not None:
             return self._replay(committed, key, asked)
         what = f"scaled to {instances} instance{'s' * (instances != 1)}"
@@ -240,11 +253,21 @@ class Operations:
             peer=access.node,
         )
 
-    async def _commit(self, decide: Decide) -> Committed:
+    def _asked(self, job: Job, decide: Callable[[Snapshot], Plan | Problem]) -> Refused:
+        """What is asked for again, if it is refused."""
+        snapshot = self._access.mirror.snapshot()
+        record = snapshot.jobs.get(job.key)
+        wanted = fitting_after(snapshot, record, job) if record else job.instances
+        return Refused(job=job, wanted=wanted, decide=decide)
+
+    async def _commit(self, decide: Decide, again: Refused | None = None) -> Committed:
+        """``again`` is what was asked for, where it may be refused for lack of room."""
         with translated():
             committed = await self._access.committer.commit(decide)
         if isinstance(committed, Problem):
-            raise ProblemError(committed)
+            snapshot = self._access.mirror.snapshot()
+            steps = readvising(snapshot, committed, again) if again else None
+            raise ProblemError(await step_by_step(steps) if steps else committed)
         return committed
 
     def _head_after(self, plan: Plan, key: JobKey) -> JobHead:
@@ -448,7 +471,7 @@ def _wanted_after(snapshot: Snapshot, record: JobRecord | None, job: Job) -> int
     """How many there are to be once it is submitted."""
     if job.kind is JobKind.SYSTEM:
         return matching(snapshot, job)
-    return wanted_after(record, job) if record else job.instances
+    return wanted_after(record, job)
 
 
 def _overriding(why: str) -> str:

@@ -1,40 +1,80 @@
-"""What would give a pending job its places: suggestions that were carried out and did.
+"""What would give a job its places: suggestions that were carried out and did.
 
 The candidates are those of `core/suggest.py`, which looks at rooms; here each is carried out on a
-copy of the snapshot, as the operator would, and played by the scheduler until it rests. Only what
-leaves the job with all that it wants is told.
+copy of the snapshot, as the operator would, and played by the scheduler until it rests.
+
+    advising      a job is pending: what leaves it with all that it wants
+    readvising    a job was refused: what lets it be taken when it is submitted again
+
+Both have to reckon with others. Room that appears is seen by all who wait, and by the time that
+somebody comes back with the job file they have been served.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ozymandias.core.apply import apply
-from ozymandias.core.attempt import Attempt
-from ozymandias.core.buckets import is_system, per_node, sort_job
+from ozymandias.core.attempt import Attempt, attempt_of, instead
+from ozymandias.core.buckets import census, is_system
 from ozymandias.core.newcomers import nodes_of, present
 from ozymandias.core.nodes import plan_end_drain, plan_label, plan_uncordon
 from ozymandias.core.outlook import Future
-from ozymandias.core.rooms import rooms_of
 from ozymandias.core.routes import Names
-from ozymandias.core.rules import rules_of
-from ozymandias.core.schedule import plan_scale, plan_submit, rooms_without
+from ozymandias.core.schedule import plan_scale, plan_submit
 from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.suggest import Trial, suggesting
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Container, Job, JobKey, JobRecord, Neighbour, PlacementRules
-from ozymandias.model.node import Demand, Node, NodeName
+from ozymandias.model.node import Node, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import parse_size
-from ozymandias.problems import Problem, Suggestion
+from ozymandias.problems import Problem, Suggestion, suggestions_of, with_suggestions
 
-NODES_MAX = 200  # in larger clusters playing each suggestion would take too long
+NODES_FEW = 200  # among so few everything is played to its end
+WORK_MAX = 2_000_000  # nodes times jobs that wait, of all plans that are played among more
+
+OF_NODES = frozenset(("start", "uncordon", "undrain", "label", "nodes"))  # changes, not of the job
 
 _MEMORY = re.compile(r"containers\.([^.]+)\.memory")
 _CORES = re.compile(r"containers\.([^.]+)\.cpu")
 _SPACE = re.compile(r"containers\.([^.]+)\.volumes\.(.+)\.space")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """What was asked for, and what decides it when it is asked for again."""
+
+    job: Job
+    wanted: int
+    decide: Callable[[Snapshot], Plan | Problem]
+
+
+class Patience:
+    """How much is played for one answer: in a large cluster not all that could be."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        live, nodes = census(snapshot).live, len(snapshot.nodes)
+        waiting = sum(live.get(k, 0) < record.head.wanted for k, record in snapshot.jobs.items())
+        self._each = nodes * (1 + waiting) if nodes > NODES_FEW else 0
+        self._left = WORK_MAX
+
+    def playing(self, world: Snapshot) -> Stepwise[Snapshot | None]:
+        """The world when it is at rest; None: that takes longer than is left."""
+        future, goes_on = Future(world), True
+        while goes_on:
+            self._left -= self._each
+            if self._left < 0:
+                return None
+            yield
+            goes_on = yield from future.advancing()
+        return future.now
+
+
+# Of what is pending -------------------------------------------------------------------------------
 
 
 def advice(snapshot: Snapshot, key: JobKey) -> tuple[Suggestion, ...]:
@@ -47,23 +87,20 @@ def advising(snapshot: Snapshot, key: JobKey) -> Stepwise[tuple[Suggestion, ...]
     record = snapshot.jobs.get(key)
     if record is None or record.current is None or record.head.deleting or is_system(record):
         return ()
-    buckets, job = sort_job(snapshot, key), record.current.job
-    attempt = Attempt(
-        snapshot=snapshot,
-        job=job,
-        demand=Demand.of(job),
-        rules=rules_of(snapshot, job),
-        rooms=rooms_of(snapshot),
-        wanted=record.head.wanted,
-        kept=len(buckets.live),
-        there=per_node(buckets.live),
-    )
-    if attempt.fits() or len(snapshot.nodes) > NODES_MAX:
+    job, wanted = record.current.job, record.head.wanted
+    attempt = replace(attempt_of(snapshot, job, wanted), can_change_job=True)
+    if attempt.fits():
         return ()
+    patience = Patience(snapshot)
     trial = Trial(
-        holds=lambda suggestion: trying(snapshot, key, suggestion.change),
-        changed=replace(attempt, rooms=rooms_without(snapshot, key), kept=0, there={}),
+        holds=lambda suggestion: trying(snapshot, key, suggestion.change, patience),
+        changed=instead(snapshot, job, wanted),
+        ahead=(job.priority + 1, job.priority),
     )
+    return (yield from _collecting(attempt, trial))
+
+
+def _collecting(attempt: Attempt, trial: Trial) -> Stepwise[tuple[Suggestion, ...]]:
     found: list[Suggestion] = []
     for suggestion in suggesting(attempt, attempt.placeable(), trial):
         if suggestion is None:
@@ -75,19 +112,56 @@ def advising(snapshot: Snapshot, key: JobKey) -> Stepwise[tuple[Suggestion, ...]
 
 def does(snapshot: Snapshot, key: JobKey, change: Mapping[str, Any]) -> bool:
     """Whether the change, carried out and played to its end, leaves the job with all it wants."""
-    return at_once(trying(snapshot, key, change))
+    return at_once(trying(snapshot, key, change, Patience(snapshot)))
 
 
-def trying(snapshot: Snapshot, key: JobKey, change: Mapping[str, Any]) -> Stepwise[bool]:
+def trying(
+    snapshot: Snapshot, key: JobKey, change: Mapping[str, Any], patience: Patience
+) -> Stepwise[bool]:
     """The same, step by step of what is played."""
     yield
     world = carried_out(snapshot, key, change)
+    if world is not None:
+        yield
+        world = yield from patience.playing(world)
     if world is None:
         return False
-    yield
-    future = yield from Future(world).playing()
-    live = sum(1 for a in future.now.instances(key) if a.state is not SlotState.STOPPING)
-    return live >= future.now.jobs[key].head.wanted
+    live = sum(1 for a in world.instances(key) if a.state is not SlotState.STOPPING)
+    return live >= world.jobs[key].head.wanted
+
+
+# Of what was refused ------------------------------------------------------------------------------
+
+
+def readvising(snapshot: Snapshot, refusal: Problem, refused: Refused) -> Stepwise[Problem]:
+    """The same refusal; what it suggests has been held against those who would come first.
+
+    A change of the job is decided in one go with its places. What is done to nodes is not.
+    """
+    patience = Patience(snapshot)
+
+    def holds(suggestion: Suggestion) -> Stepwise[bool]:
+        if not OF_NODES.intersection(suggestion.change):
+            return True
+        yield
+        world = carried_out(snapshot, refused.job.key, suggestion.change)
+        if world is not None:
+            world = yield from patience.playing(world)
+        return world is not None and isinstance(refused.decide(world), Plan)
+
+    for suggestion in suggestions_of(refusal):
+        if not (yield from holds(suggestion)):
+            break
+    else:
+        return refusal
+    attempt = attempt_of(snapshot, refused.job, refused.wanted)
+    if attempt.fits():
+        return refusal  # much has changed since, and all of it is to be asked again
+    found = yield from _collecting(attempt, Trial(holds=holds, changed=attempt, ahead=(0,)))
+    return with_suggestions(refusal, found)
+
+
+# Carried out --------------------------------------------------------------------------------------
 
 
 def carried_out(snapshot: Snapshot, key: JobKey, change: Mapping[str, Any]) -> Snapshot | None:

@@ -190,13 +190,13 @@ def plan_look(snapshot: Snapshot, key: JobKey, answer: Answer, asked: Asked) -> 
     )
 
 
-def wanted_after(record: JobRecord, job: Job) -> int:
-    """What a submit leaves of a pool's number: it is the pool's own, within its bounds.
+def wanted_after(record: JobRecord | None, job: Job) -> int:
+    """How many a job wants once it is submitted.
 
-    The file's is where it begins.
+    A pool's number is its own, within its bounds: the file's is where it begins.
     """
     rules = job.autoscale
-    if rules is None:
+    if rules is None or record is None:
         return job.instances
     number = record.head.wanted if pool_of(record) else job.instances
     return min(max(number, rules.min), rules.max)

@@ -44,10 +44,12 @@ def present(node: Node) -> Node:
     return replace(node, presence=node.presence or UNADDRESSED, presence_revision=1)
 
 
-def more_nodes(attempt: Attempt, placeable: int, *, is_pending: bool) -> Iterator[Suggestion]:
+def more_nodes(
+    attempt: Attempt, placeable: int, ahead: tuple[int, ...] = ()
+) -> Iterator[Suggestion]:
     """Nodes with which all would fit, the smallest first.
 
-    ``is_pending``: others may wait beside the job, and be served before it.
+    ``ahead``: priorities from which others who wait could be served before the job.
     """
     missing, asked = attempt.wanted - placeable, attempt.job.placement
     if any(not neighbour.weight for neighbour in asked.near):
@@ -57,8 +59,8 @@ def more_nodes(attempt: Attempt, placeable: int, *, is_pending: bool) -> Iterato
         if labels is None:
             continue
         newcomers = _fewest(partial(_newcomers, attempt, rules, labels), missing, asked.burst)
-        for ahead in newcomers.ahead() if is_pending else (Resources(),):
-            if suggestion := newcomers.suggestion(ahead):
+        for others in newcomers.ahead(ahead):
+            if suggestion := newcomers.suggestion(others):
                 yield suggestion
 
 
@@ -155,16 +157,15 @@ class _Newcomers:
             if unmet(job.placement.require, labels) is None and not outside(pools, labels):
                 yield Demand.of(job)
 
-    def ahead(self) -> Iterator[Resources]:
-        """What others could have on each node before the job: none, the more important, equals.
+    def ahead(self, priorities: tuple[int, ...]) -> Iterator[Resources]:
+        """What others could have on each node before the job: none, then those of a priority.
 
         Each of the latter shared out among the nodes, and then all of it on each.
         """
         yield Resources()
-        waiting = list(self._waiting())
-        mine = self.attempt.job.priority
+        waiting = list(self._waiting()) if priorities else []
         seen = {Resources()}
-        for least in (mine + 1, mine):
+        for least in priorities:
             served = [(job, count) for job, count in waiting if job.priority >= least]
             for nodes in (self.count, 1):
                 found = Resources()

@@ -22,7 +22,7 @@ drain, labels) is in core/nodes.py.
 """
 
 from ozymandias import problems
-from ozymandias.core.attempt import Attempt
+from ozymandias.core.attempt import beside, instead, is_alike, rooms_without
 from ozymandias.core.autoscale import fitting_after, not_by_hand, pool_of, wanted_after
 from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
 from ozymandias.core.choice import surplus_first
@@ -32,7 +32,7 @@ from ozymandias.core.fitting import reject
 from ozymandias.core.parts import part_of
 from ozymandias.core.placement import Ask, place
 from ozymandias.core.preempt import UNKNOWN, Lately, could_displace, place_displacing
-from ozymandias.core.rooms import NOW_OR_SOON, Rooms, rooms_of
+from ozymandias.core.rooms import NOW_OR_SOON
 from ozymandias.core.routes import Names, claims_of
 from ozymandias.core.rules import (
     contradiction_in,
@@ -101,7 +101,7 @@ def plan_submit(
         message=message,
         override_freeze=override_freeze,
     )
-    is_new = record is None or record.current is None or not _is_alike(record.current.job, job)
+    is_new = record is None or record.current is None or not is_alike(record.current.job, job)
     if is_new and (problem := _neighbourless(snapshot, job) or _burstless(snapshot, job)):
         return problem
     if record is None:
@@ -169,14 +169,7 @@ def _changed_job(
                 version=version,
             ),
         )
-    attempt = Attempt(
-        snapshot=snapshot,
-        job=job,
-        demand=Demand.of(job),
-        rules=rules_of(snapshot, job),
-        rooms=rooms_without(snapshot, job.key),
-        wanted=fitting_after(snapshot, record, job),
-    )
+    attempt = instead(snapshot, job, fitting_after(snapshot, record, job))
     head = replace(
         record.head,
         version=version.version,
@@ -193,16 +186,6 @@ def _changed_job(
         " one at a time, healthy before the next",
         job=JobChange(key=job.key, head=head, version=version),
     )
-
-
-def rooms_without(snapshot: Snapshot, key: JobKey) -> Rooms:
-    """All nodes that take work, as if nothing of this job were there."""
-    rooms = rooms_of(snapshot)
-    buckets = sort_job(snapshot, key)
-    for old in (*buckets.live, *buckets.stopping):
-        if room := rooms.get(old.node):
-            room.give(old.demand, old.state)
-    return rooms
 
 
 def _hurried(plan: Plan, record: JobRecord, why: str) -> Plan:
@@ -303,17 +286,7 @@ def _place_all(
             numbers = slots.take([count for _, count, _ in portions])
             runs = Runs(key, head, demand, portions, numbers)
             return Plan(reason="", edits=runs, part=part)
-    attempt = Attempt(
-        snapshot=snapshot,
-        job=job,
-        demand=demand,
-        rules=ask.rules,
-        rooms=rooms_of(snapshot),
-        wanted=head.wanted,
-        kept=len(live),
-        there=there,
-        can_change_job=key not in snapshot.jobs,
-    )
+    attempt = beside(snapshot, job, head.wanted, buckets, ask.rules)
     if not attempt.fits():
         return place_displacing(snapshot, job, head, buckets, lately) or reject(attempt)
     placed = place(attempt.rooms, ask, missing, current, NOW_OR_SOON)
@@ -481,11 +454,6 @@ def _next_version(snapshot: Snapshot, key: JobKey, record: JobRecord | None) -> 
     """Numbers go on after a job was deleted: a version never means two things."""
     last = snapshot.last_versions.get(key, 0)
     return 1 + (max(last, record.head.version, *record.versions) if record else last)
-
-
-def _is_alike(one: Job, other: Job) -> bool:
-    """Alike but for the number of instances, which is the head's to say."""
-    return replace(one, instances=0) == replace(other, instances=0)
 
 
 def _instances(number: int) -> str:

@@ -3,8 +3,8 @@
 First what whoever submits could change (fewer, smaller, less particular), then what an operator
 could do: start a node, open it, label it, add one. Each is enough by itself.
 
-What fits by rooms and rules alone is enough for a job that is being submitted. One that waits is
-held against more (`core/advice.py`): a `Trial` says what. That takes long, so there is a None among
+Here it is held against rooms and rules alone, and in `core/advice.py` against others who could come
+first: a `Trial` says how. That takes long, so there is a None among
 the suggestions wherever whoever looks for them may do other things before the next is tried.
 """
 
@@ -38,14 +38,15 @@ Found = Iterator[Suggestion | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What suggestions for a job that waits are held against, beside rooms and rules."""
+    """What suggestions are held against, beside rooms and rules."""
 
     holds: Holds
     changed: Attempt  # as it will be asked when the job is changed: its own instances make way
+    ahead: tuple[int, ...]  # priorities from which others could be served before it
 
 
 def suggestions_for(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
-    """For a job that is being submitted."""
+    """As if there were nobody else."""
     return (found for found in suggesting(attempt, placeable) if found is not None)
 
 
@@ -79,7 +80,7 @@ def suggesting(attempt: Attempt, placeable: int, trial: Trial | None = None) -> 
     yield from first(_started(attempt))
     yield from first(_uncordoned(attempt))
     yield from first(_labelled(attempt))
-    yield from first(more_nodes(attempt, placeable, is_pending=trial is not None))
+    yield from first(more_nodes(attempt, placeable, trial.ahead if trial else ()))
 
 
 def _fits_already(_: Suggestion) -> Stepwise[bool]:

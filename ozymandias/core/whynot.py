@@ -8,11 +8,10 @@ snapshot and found to do.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ozymandias.core.advice import NODES_MAX, carried_out
+from ozymandias.core.advice import Patience, carried_out
 from ozymandias.core.attempt import why_closed
 from ozymandias.core.buckets import is_system, per_node, sort_job
 from ozymandias.core.labels import labels_for
-from ozymandias.core.outlook import Future
 from ozymandias.core.placement import Ask
 from ozymandias.core.retrace import Verdict, judge
 from ozymandias.core.rooms import rooms_of
@@ -70,8 +69,9 @@ def asking_why_not(snapshot: Snapshot, key: JobKey, node: NodeName) -> Stepwise[
     verdict = next(v for v in verdicts if v.node == node)
     lines.append(_line(key, verdict, verdicts))
     suggestions: tuple[Suggestion, ...] = ()
+    patience = Patience(snapshot)
     for suggestion in _candidates(snapshot, record, node) if verdict.against else ():
-        if (yield from _is_enough(snapshot, record, node, suggestion)):
+        if (yield from _is_enough(snapshot, record, node, suggestion, patience)):
             suggestions += (suggestion,)
     return WhyNot(
         job=key, node=node, lines=tuple(lines), verdicts=verdicts, suggestions=suggestions
@@ -115,7 +115,11 @@ def _difference(best: Verdict, other: Verdict) -> str:
 
 
 def _is_enough(
-    snapshot: Snapshot, record: JobRecord, node: NodeName, suggestion: Suggestion
+    snapshot: Snapshot,
+    record: JobRecord,
+    node: NodeName,
+    suggestion: Suggestion,
+    patience: Patience,
 ) -> Stepwise[bool]:
     """Carried out alone, and what follows played to its end: there is one more, or may be."""
     yield
@@ -123,8 +127,9 @@ def _is_enough(
     if world is None or world.jobs[key].current is None:
         return False
     yield
-    if len(world.nodes) <= NODES_MAX:
-        world = (yield from Future(world).playing()).now
+    world = yield from patience.playing(world)
+    if world is None:
+        return False
     if _live_on(world, key, node) > _live_on(snapshot, key, node):
         return True
     verdicts = verdicts_now(world, world.jobs[key])

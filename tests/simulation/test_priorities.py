@@ -68,6 +68,30 @@ def test_the_important_is_submitted_to_a_full_cluster() -> None:
     tell(story)
 
 
+def test_a_refusal_reckons_with_those_who_wait() -> None:
+    """Of plan, submit and scale alike: a node to add has room for them, who come first."""
+
+    async def story(world: World) -> None:
+        api = world.operations()
+        await api.submit(file("low", 3, "3G", "priority: 100"))
+        await api.submit(file("shop", 1, "3G", "priority: 9000"))
+        await world.until(lambda: len(live(world, "low")) == 2, 10, "one is displaced")
+        await healthy(world, 3)
+        await api.submit(file("tiny", 3, "600M"))
+        last, tiny = file("last", 1, "3G"), JobKey(Namespace("default"), JobName("tiny"))
+        problems = [(await api.plan(last))["problem"]]
+        for refused in (api.submit(last), api.scale(tiny, 9)):
+            with pytest.raises(ProblemError) as caught:
+                await refused
+            problems.append(caught.value.problem.document())
+        for problem, size in zip(problems, ("6G", "6G", "6672M"), strict=True):
+            words = f"at least {size} of memory to allocate (3G for what comes first)"
+            assert problem["suggestions"][-1]["text"] == f"add 1 node with {words}"
+            assert words in problem["hint"]
+
+    tell(story)
+
+
 def test_after_a_loss_the_important_goes_first() -> None:
     """What was lost with its node displaces what is less important, and nothing else moves."""
 

@@ -16,6 +16,7 @@ from ozymandias.api.rights import (
     told,
 )
 from ozymandias.api.table import ROUTES
+from ozymandias.core.advice import OF_NODES
 from ozymandias.core.nodes import plan_cordon
 from ozymandias.core.schedule import plan_stop
 from ozymandias.model.job import JobHead, JobRecord, JobVersion
@@ -113,6 +114,7 @@ def test_who_may_not_is_told_so_before_anything_else() -> None:
 
 def test_what_speaks_of_nodes_is_for_administrators() -> None:
     """Each of these changes is one of the table, or is made on the hosts."""
+    assert set(OF_OPERATORS) == OF_NODES
     assert set(filter(None, OF_OPERATORS.values())) <= set(NEEDS)
     assert not any(may(Right.DEPLOY, what) for what in OF_OPERATORS.values())
 

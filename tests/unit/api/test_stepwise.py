@@ -18,7 +18,7 @@ from ozymandias.api.foresight import Foresight
 from ozymandias.api.moving import Moving
 from ozymandias.api.settling import ClusterSettings
 from ozymandias.api.stepwise import step_by_step
-from ozymandias.core.advice import NODES_MAX, advice
+from ozymandias.core.advice import NODES_FEW, advice
 from ozymandias.core.arbiter import Leisure
 from ozymandias.core.drift import drift_rows
 from ozymandias.core.outlook import SUGGESTED_MAX, Future, fates, suggested, waiting_after
@@ -55,7 +55,7 @@ FULL = NodeName("n007")
 @cache
 def large() -> Snapshot:
     """As many nodes as advice is given for, and jobs that would rather be in another zone."""
-    nodes = [node(f"n{number:03}", "4G") for number in range(NODES_MAX)]
+    nodes = [node(f"n{number:03}", "4G") for number in range(NODES_FEW)]
     snapshot = replace(cluster(*nodes), settings=OFF)
     wish = PlacementRules(prefer=(replace(rule("zone == c"), weight=5),))
     low = (job(f"low{number}", 190, "900M") for number in range(3))
@@ -152,7 +152,7 @@ def test_a_what_if_looks_for_suggestions_in_steps() -> None:
 def test_a_what_if_of_a_loss_is_repaired_job_by_job() -> None:
     """Also where much is lost at once, and where it is told what waits for a place then."""
     snapshot = short(large())
-    names = [f"n{number:03}" for number in range(0, NODES_MAX, 5)]
+    names = [f"n{number:03}" for number in range(0, NODES_FEW, 5)]
     told, turns = asked(Foresight(access(snapshot)).what_if(f"lose {' '.join(names)}"))
     base = Future(snapshot, NOW, at_leisure=True).play()
     future = base.copy()
@@ -170,8 +170,8 @@ def test_losses_of_a_plan_are_played_step_by_step() -> None:
     """Several turns for each loss: playing one may take as long as many plans do."""
     plan: Plan = planned(submit(large(), job("new", 1, "16M")))
     told, turns = asked(Foresight(access(large())).after(plan, lose_any=1))
-    assert told["played"] == told["ways"] == NODES_MAX
-    assert turns > 5 * NODES_MAX
+    assert told["played"] == told["ways"] == NODES_FEW
+    assert turns > 5 * NODES_FEW
 
 
 def test_drift_is_told_lack_by_lack() -> None:

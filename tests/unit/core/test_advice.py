@@ -10,11 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ozymandias.core.advice import advice
+from ozymandias.core.advice import NODES_FEW, WORK_MAX, Refused, advice, readvising
 from ozymandias.core.arbiter import propose
 from ozymandias.core.explain import why
 from ozymandias.core.preempt import AGAIN_SECONDS, Lately
 from ozymandias.core.schedule import plan_scale
+from ozymandias.core.stepwise import at_once
 from ozymandias.core.whynot import why_not
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import (
@@ -32,7 +33,9 @@ from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, Settings
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Table
 from ozymandias.model.units import parse_size
+from ozymandias.problems import Problem, suggestions_of
 from tests.unit.core.builders import (
     WEB,
     after,
@@ -290,6 +293,88 @@ def test_a_smaller_size_leaves_room_for_whoever_comes_first() -> None:
     assert not serves(snapshot, WEB, {"containers.app.memory": "288M"})
 
 
+# Refused ------------------------------------------------------------------------------------------
+
+
+def readvised(snapshot: Snapshot, wanted: Job) -> Problem:
+    """What is told of a job that is refused."""
+    again = Refused(job=wanted, wanted=wanted.instances, decide=lambda s: submit(s, wanted))
+    return at_once(readvising(snapshot, refused(submit(snapshot, wanted)), again))
+
+
+def suggested_changes(problem: Problem) -> list[dict[str, object]]:
+    return [dict(suggestion.change) for suggestion in suggestions_of(problem)]
+
+
+def test_a_node_for_a_refused_job_has_room_for_those_who_wait() -> None:
+    """They are served before the job file comes again, whatever their priority."""
+    snapshot = waiting(cluster(n1="256M"), job("low", 2, "300M"))
+    wanted = job("web", 1, "600M", priority=5, may_preempt=False)
+    plain, told = refused(submit(snapshot, wanted)), readvised(snapshot, wanted)
+    assert "add 1 node with at least 600M of memory to allocate" in plain.hint
+    words = "add 1 node with at least 1200M of memory to allocate (600M for what comes first)"
+    assert told.hint == f"give app 256M of memory instead of 600M; or {words}"
+    assert told.fields["suggestions"][-1]["text"] == words
+    served = {False: suggested_changes(plain)[-1], True: suggested_changes(told)[-1]}
+    for is_served, change in served.items():
+        world = rested(followed(snapshot, WEB, change) or snapshot)
+        assert isinstance(submit(world, wanted), Plan) is is_served
+
+
+def test_what_others_would_take_is_not_suggested_to_a_refused_job() -> None:
+    """The node that is cordoned, or away, goes to one who waits for it; system jobs come there."""
+    shut = cluster(node("n1", "1G", cordoned=True), node("n2", "256M"))
+    away = lost(cluster(n1="1G", n2="256M"), "n1")
+    wanted = job("web", 1, "1G")
+    for world in (shut, away):
+        changes = suggested_changes(readvised(world, wanted))
+        assert changes == suggested_changes(refused(submit(world, wanted)))
+        assert {"uncordon": "n1"} in changes or {"start": ["n1"]} in changes
+        waits = waiting(world, job("low", 1, "512M"))
+        left = suggested_changes(readvised(waits, wanted))
+        assert not any("uncordon" in change or "start" in change for change in left)
+        assert [change["memory_bytes"] for change in left if "nodes" in change] == [
+            parse_size("1536M")
+        ]
+    agent = job("agent", 0, "100M", kind=JobKind.SYSTEM)
+    left = suggested_changes(readvised(submitted(away, agent), wanted))
+    assert not any("start" in change for change in left)
+
+
+def test_who_displaces_those_who_wait_needs_no_room_for_them() -> None:
+    """Whoever took the new node makes way when the more important comes again."""
+    snapshot = waiting(cluster(n1="256M"), job("low", 1, "600M"))
+    told = readvised(snapshot, job("web", 1, "600M", priority=5))
+    assert suggested_changes(told)[-1]["memory_bytes"] == parse_size("600M")
+
+
+# Large clusters -----------------------------------------------------------------------------------
+
+
+def test_among_thousands_of_nodes_there_is_advice() -> None:
+    """Of what is pending and of what is refused, and it helps."""
+    snapshot = cluster(*(node(f"n{number:04}", "1G") for number in range(2_000)))
+    wanted = job("web", 1, "2G")
+    words = ["give app 1G of memory instead of 2G", "add 1 node with at least 2G of memory"]
+    pending = waiting(snapshot, wanted)
+    for found in (advice(pending, WEB), suggestions_of(readvised(snapshot, wanted))):
+        assert [one.text.removesuffix(" to allocate") for one in found] == words
+    assert all(serves(pending, WEB, change) for change in changes(pending))
+
+
+def test_what_would_take_too_long_to_play_is_not_suggested() -> None:
+    """Among many nodes and many who wait nothing is told that was not held against them."""
+    nodes = 10 * NODES_FEW
+    snapshot = cluster(*(node(f"n{number:04}", "1G") for number in range(nodes)))
+    some = waiting(snapshot, job("other", 1, "2G"))
+    record, names = some.jobs[key("other")], [f"other{n}" for n in range(WORK_MAX // nodes)]
+    more = {key(name): replace(record, key=key(name)) for name in names}
+    many = replace(some, jobs=Table.of({**some.jobs, **more}))
+    wanted = job("web", 1, "2G")
+    assert [change for change in suggested_changes(readvised(some, wanted)) if "nodes" in change]
+    assert suggested_changes(readvised(many, wanted)) == [{"containers.app.memory": "1G"}]
+
+
 # Whatever the cluster -----------------------------------------------------------------------------
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -387,6 +472,22 @@ def test_each_suggestion_when_carried_out_fits(snapshot: Snapshot) -> None:
     for name in snapshot.jobs:
         for change in changes(snapshot, name):
             assert serves(snapshot, name, change), (name, change)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+@given(with_pending(), placements, st.integers(1, 4), st.sampled_from(["256M", "700M", "1G"]))
+def test_whoever_comes_again_as_suggested_is_served(
+    snapshot: Snapshot, rules: PlacementRules, count: int, memory: str
+) -> None:
+    """What is suggested to a refused job is followed, all others go on, and then it is taken."""
+    wanted = job("new", count, memory, priority=1, placement=rules)
+    if isinstance(submit(snapshot, wanted), Plan):
+        return
+    for change in suggested_changes(readvised(snapshot, wanted)):
+        if world := followed_by_operator(snapshot, change):
+            assert isinstance(submit(rested(world), wanted), Plan), change
+        else:
+            assert isinstance(submit(snapshot, changed_job(wanted, change)), Plan), change
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
