@@ -34,6 +34,7 @@ VALUES_MAX = 100
 
 _RULE = re.compile(r"\s*(\S+?)\s*(==|!=|<=|>=|=>|=<|=~|=|<|>|\s(?:in|exists)\b)\s*(.*?)\s*")
 _OTHER_RULE = re.compile(r"\s*(\S+?)(?:\s+(\S{1,20})\s+|\s*(?<=\w)([^\w\s]{1,3})\s*)(\S.*)")
+_SIGNS = re.compile(r"[=!<>~]+")
 _OPERATORS = "there are ==, !=, in, exists, < and >"
 _NUMBER = re.compile(r"[-+]?[0-9]{1,15}(\.[0-9]{1,9})?")
 _TESTS = {test.value: test for test in LabelTest} | {"=": LabelTest.EQUAL}
@@ -75,6 +76,8 @@ class Rule:
         label, sign, rest = found[1], found[2].strip(), found[3]
         if sign in _MEANT:
             raise Wrong(f"there is no {quoted(sign)} for labels", _MEANT[sign])
+        if longer := _SIGNS.match(rest):
+            sign += longer[0]  # no value begins like that
         if sign not in _TESTS:
             raise Wrong(f"there is no operator {quoted(sign)} for labels", _OPERATORS)
         values = _values(rest) if sign == "in" else ((rest,) if rest else ())
@@ -102,18 +105,30 @@ def checked(rule: LabelRule) -> LabelRule:
         raise Wrong(f"{quoted(rule.label)} is not {NAME.expects}")
     for value in rule.values:
         if not re.fullmatch(LABEL_VALUE, value):
-            raise Wrong(f"{quoted(value)} is not {VALUE.expects}")
+            is_several = re.search(r"[\s,\[(]", value) is not None
+            raise Wrong(f"{quoted(value)} is not {VALUE.expects}", _for_several(rule) * is_several)
     count, test = len(rule.values), rule.test
     if test is LabelTest.EXISTS and count:
         raise Wrong('"exists" asks for no value', f'"{rule.label} == {rule.values[0]}" compares')
     if test is LabelTest.IN and not 1 <= count <= VALUES_MAX:
         raise Wrong(f'"in" asks for 1 to {VALUES_MAX} values', f'"{rule.label} in [a, b]"')
     if test not in (LabelTest.EXISTS, LabelTest.IN) and count != 1:
-        raise Wrong(f"{quoted(test)} asks for one value", f'for several: "{rule.label} in [a, b]"')
+        raise Wrong(f"{quoted(test)} asks for one value", _for_several(rule))
     is_ordered = test in (LabelTest.LESS, LabelTest.MORE)
     if is_ordered and not _NUMBER.fullmatch(rule.values[0]):
-        raise Wrong(f"{quoted(test)} compares numbers, and {quoted(rule.values[0])} is none")
+        hint = "such as 4 or 2.5, with up to 15 digits and 9 decimals"
+        raise Wrong(f"{quoted(test)} compares numbers, and {quoted(rule.values[0])} is none", hint)
     return rule
+
+
+def _for_several(rule: LabelRule) -> str:
+    """What to write instead of one rule with several values, or of several in one."""
+    match rule.test:
+        case LabelTest.EQUAL:
+            return f'for several: "{rule.label} in [a, b]"'
+        case LabelTest.IN:
+            return ""
+    return f'for several, each a rule of its own: "{rule.label} {rule.test} …"'
 
 
 def _build_rule(given: Given) -> LabelRule:

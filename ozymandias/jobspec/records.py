@@ -189,8 +189,9 @@ class ListOf:
         return self.title
 
     def read(self, node: Node, at: Place) -> tuple[Marked[Any], ...] | Any:
-        if self.accepts_single and isinstance(node, Scalar):
-            return (Marked(self.item.read(node, at), node.mark, at),)
+        if self.accepts_single and not isinstance(node, Sequence):
+            value = self.item.read(node, at)
+            return (Marked(value, node.mark, at),) if is_right(value) else WRONG
         if not isinstance(node, Sequence):
             example = node.text if isinstance(node, Scalar) and len(node.text) < 40 else "…"
             raise expected(

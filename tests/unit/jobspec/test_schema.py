@@ -54,6 +54,28 @@ def test_mistakes_break_the_schema(
     assert not validator.is_valid(document((CORPUS / f"{name}.yaml").read_bytes()))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "near: {job: cache, weight: 5}",
+        "apart: {job: cache}",
+        "require: {label: zone, value: a}",
+        "prefer: {label: zone, value: a, weight: 7}",
+    ],
+)
+def test_one_stands_alone_also_in_full(
+    text: str, validator: jsonschema.Draft202012Validator, document: Document
+) -> None:
+    """Where one of a list may stand alone: for the schema and the parser alike."""
+    start = "name: web\ncontainers: {app: {image: nginx}}\n"
+    begin, one = text.split(": ", 1)
+    single, listed = (
+        f"{start}placement:\n  {begin}: {value}\n".encode() for value in (one, f"[{one}]")
+    )
+    assert validator.is_valid(document(single))
+    assert parse(single) == parse(listed)
+
+
 def test_every_field_is_described() -> None:
     """Every property of the schema has a description, for the editor to show."""
 
