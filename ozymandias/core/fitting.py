@@ -45,7 +45,7 @@ def reject(attempt: Attempt) -> Problem:
             nodes=shortfalls,
             suggestions=suggestions,
         )
-    if problem := _no_match(attempt, shortfalls, suggestions):
+    if problem := _no_match(attempt, placeable, shortfalls, suggestions):
         return problem
     blamed = _blamed(attempt)
     detail, required, possible = _numbers(attempt, blamed[0], placeable)
@@ -63,7 +63,10 @@ def reject(attempt: Attempt) -> Problem:
 
 
 def _no_match(
-    attempt: Attempt, shortfalls: list[NodeShortfall], suggestions: tuple[Suggestion, ...]
+    attempt: Attempt,
+    placeable: int,
+    shortfalls: list[NodeShortfall],
+    suggestions: tuple[Suggestion, ...],
 ) -> Problem | None:
     """The problem, if the job's own rules would keep it out of nodes that had all the room."""
     possible = attempt.placeable(Demand())
@@ -79,7 +82,8 @@ def _no_match(
         limits = "".join(f", {limit}" for limit in attempt.rules.limits)
         detail = (
             f"{attempt.key} wants {counted(attempt.wanted, 'instance')}{limits}, and"
-            f" {counted(matching, 'node')}{which} can take {possible}."
+            f" {counted(matching, 'node')}{which} can take {possible}"
+            + (f", with room for {placeable} of them." if placeable < possible else ".")
         )
     detail += "".join(f" There is no node {name}." for name in unknown)
     return problems.does_not_fit(
@@ -87,7 +91,7 @@ def _no_match(
         job=attempt.job.name,
         detail=detail,
         required=attempt.wanted,
-        placeable=possible,
+        placeable=placeable,
         nodes=shortfalls,
         suggestions=suggestions,
     )

@@ -108,6 +108,19 @@ def test_a_limit_per_node_holds_for_submit_scale_and_repair() -> None:
     assert any("n1 is at the job's limit of 2 per node" in line for line in why(repaired, WEB))
 
 
+def test_a_limit_per_node_is_told_beside_the_room_there_is() -> None:
+    """Two nodes may have two of them, and one of the two is full."""
+    snapshot = submitted(cluster(n1="1G", n2="1G"), job("full", 1, "1G"))
+    wanted = job("web", 3, "512M", placement=PlacementRules(max_per_node=1))
+    problem = refused(submit(snapshot, wanted))
+    assert problem.detail == (
+        "web wants 3 instances, at most 1 on a node, and 2 nodes can take 2, with room for 1 of"
+        " them."
+    )
+    assert (problem.fields["required"], problem.fields["placeable"]) == (3, 1)
+    assert problem.hint.startswith("run 1 instance instead of 3;")
+
+
 def test_a_rollout_keeps_the_limit_per_node() -> None:
     """With one on every node and one allowed, the new one waits for the old one's place."""
     rules = PlacementRules(max_per_node=1)
