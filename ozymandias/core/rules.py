@@ -159,7 +159,34 @@ def contradiction_in(snapshot: Snapshot, job: Job) -> str:
             return f"it is to be near {other.job}, which is to be apart from it"
         if against := contradiction((*asked.require, *theirs.require)):
             return f"it is to be near {other.job}, and {against}"
+    if circle := _circle(snapshot, job):
+        near = ", which is to be near ".join((*map(str, circle), "it"))
+        return f"it is to be near {near}: none of them could be placed first"
     return ""
+
+
+def _circle(snapshot: Snapshot, job: Job) -> tuple[JobKey, ...]:
+    """Jobs that it has to be near to by way of each other, the last of which has to be near it.
+
+    While they run that is no harm; but once all of them are lost none could ever come back.
+    """
+    ways: list[tuple[JobKey, ...]] = [(key,) for key in near_to(job)]
+    seen: set[JobKey] = set()
+    for way in ways:  # it grows meanwhile
+        record = snapshot.jobs.get(way[-1])
+        if record is None or record.current is None or way[-1] in seen:
+            continue
+        seen.add(way[-1])
+        further = near_to(record.current.job)
+        if job.key in further:
+            return way
+        ways += [(*way, key) for key in further]
+    return ()
+
+
+def near_to(job: Job) -> list[JobKey]:
+    """The jobs that it has to be near to."""
+    return [other.job for other in job.placement.near if not other.weight]
 
 
 def unknown_neighbour(snapshot: Snapshot, job: Job) -> JobKey | None:

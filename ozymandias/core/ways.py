@@ -18,6 +18,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from ozymandias.core.rooms import Rooms
+from ozymandias.core.rules import near_to
 from ozymandias.model.job import Job, JobKey
 from ozymandias.model.node import Demand
 
@@ -90,7 +91,8 @@ def _followed(jobs: Sequence[Starved]) -> list[JobKey]:
     Before it they would find no node at all, and long after it none with room. Of a circle nobody
     is first, so it is left at the end.
     """
-    awaited = {one.key: _near(one.job) & {other.key for other in jobs} for one in jobs}
+    here = {one.key for one in jobs}
+    awaited = {one.key: here.intersection(near_to(one.job)) for one in jobs}
     order: dict[JobKey, None] = {}  # remembers who came first
 
     def put(key: JobKey) -> None:
@@ -104,7 +106,3 @@ def _followed(jobs: Sequence[Starved]) -> list[JobKey]:
         if not awaited[one.key]:
             put(one.key)
     return [*order, *(one.key for one in jobs if one.key not in order)]
-
-
-def _near(job: Job) -> set[JobKey]:
-    return {neighbour.job for neighbour in job.placement.near if not neighbour.weight}

@@ -17,6 +17,7 @@ from ozymandias.model.job import (
     PlacementRules,
 )
 from ozymandias.model.node import Load, NodeName
+from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, Settings
 from ozymandias.model.snapshot import Snapshot
@@ -313,6 +314,25 @@ def test_a_burst_whose_node_is_gone_for_good_says_so() -> None:
     more = replace(record, head=replace(record.head, wanted=5))
     lines = why(replace(snapshot, jobs={record.key: more}), record.key)
     assert "There is no node n9, which its burst is to go to." in lines
+
+
+def test_a_circle_of_neighbours_is_a_contradiction() -> None:
+    """Each could only be placed after another of them: once they are lost none would come back."""
+    snapshot = submitted(
+        cluster(n1="4G", n2="4G"),
+        job("web", 1),
+        with_rules("cache", 1, near=(Neighbour(job=key("web")),)),
+        with_rules("db", 1, near=(Neighbour(job=key("cache")),)),
+    )
+    problem = refused(submit(snapshot, with_rules("web", 1, near=(DB,))))
+    assert problem.detail == (
+        "No node can match web: it is to be near db, which is to be near cache, which is to be near"
+        " it: none of them could be placed first."
+    )
+    preferred = with_rules("web", 1, near=(replace(DB, weight=5),))
+    assert isinstance(submit(snapshot, preferred), Plan)
+    other = with_rules("api", 1, near=(DB,))
+    assert isinstance(submit(snapshot, other), Plan)
 
 
 def test_contradictions_are_named() -> None:
