@@ -1,5 +1,6 @@
 """The API's own description (OpenAPI 3.1), drawn from the route table and the types beside it."""
 
+import inspect
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -64,6 +65,9 @@ def describe(routes: Iterable[Route]) -> Document:
     types |= {models.Problem, models.EndedRun}
     ordered = sorted(types, key=lambda model: model.__name__)
     _, schemas = msgspec.json.schema_components(ordered, ref_template=_REF)
+    for described in schemas.values():
+        if "description" in described:  # a docstring: only Python 3.13 takes its indentation away
+            described["description"] = inspect.cleandoc(described["description"])
     job = {key: value for key, value in job_schema().items() if key != "$schema"}
     paths: dict[str, Document] = {}
     for route in routes:

@@ -71,6 +71,12 @@ class _Handle(events.Handle):
     def cancel(self) -> None:
         self._callback, self._args = None, ()
 
+    def __repr__(self) -> str:  # asyncio's own asks the loop, which only timers know here
+        return f"<{type(self).__name__} {self.source()}>"
+
+    def source(self) -> str:
+        return format_helpers._format_callback_source(self._callback, self._args)
+
 
 class _Timer(_Handle):
     __slots__ = ("_scheduled", "_when")
@@ -217,10 +223,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self._tell_of(error, handle)
 
     def _tell_of(self, error: BaseException, handle: _Handle) -> None:
-        source = format_helpers._format_callback_source(handle._callback, handle._args)
-        self.call_exception_handler(
-            {"message": f"Exception in callback {source}", "exception": error, "handle": handle}
-        )
+        message = f"Exception in callback {handle.source()}"
+        self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
     # A daemon that does not get to run ----------------------------------------------------------
 
