@@ -13,7 +13,18 @@ from ozymandias.cli.options import (
     settings,
     waiting_options,
 )
-from ozymandias.cli.render import DIM, GREEN, YELLOW, clean, paint, plural, print_table, show, when
+from ozymandias.cli.render import (
+    DIM,
+    GREEN,
+    YELLOW,
+    clean,
+    paint,
+    plural,
+    print_table,
+    sentence,
+    show,
+    when,
+)
 
 POLL_SECONDS = 0.5
 INSTANCES_TOLD = 3
@@ -170,8 +181,7 @@ def _draw_end(view: Document, is_done: bool) -> None:
 
 
 def _draw_stopped(found: Document) -> None:
-    text = clean(found["reason"])
-    print(text[:1].upper() + text[1:] + ".")
+    print(sentence(found["reason"]))
 
 
 def _draw_forecast(found: Document) -> None:

@@ -4,7 +4,18 @@ import click
 
 from ozymandias.cli.client import Document, connect
 from ozymandias.cli.options import cluster_options
-from ozymandias.cli.render import DIM, GREEN, RED, YELLOW, clean, paint, plural, print_table, show
+from ozymandias.cli.render import (
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    clean,
+    paint,
+    plural,
+    print_table,
+    sentence,
+    show,
+)
 
 WORK_SECONDS = 120.0  # many losses of many nodes take their time
 CHANGES_SHOWN_MAX = 40
@@ -120,8 +131,7 @@ def draw_fates(rows: list[Document]) -> None:
 def draw_survival(found: Document) -> None:
     """The sentence, and the jobs that the worst loss would hurt."""
     colour = {True: GREEN, False: RED, None: YELLOW}[found["survives"]]
-    text = str(found["text"])
-    print(paint(text[:1].upper() + text[1:] + ".", colour))
+    print(paint(sentence(found["text"]), colour))
     if found["worst"]:
         draw_fates(found["worst"]["hurt"])
 

@@ -159,6 +159,13 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def sentence(reason: str, name: str = "") -> str:
+    """A reason by itself; a name that it begins with is no word to be written large."""
+    text = clean(reason)
+    is_name = bool(name) and text.startswith(f"{name} ")
+    return (text if is_name else text[:1].upper() + text[1:]) + "."
+
+
 def when(seconds: float) -> str:
     """A wall-clock time in the reader's own zone; the date only if it is not today's."""
     found, now = time.localtime(seconds), time.localtime()

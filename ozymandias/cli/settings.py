@@ -4,7 +4,7 @@ import click
 
 from ozymandias.cli.client import Document, connect
 from ozymandias.cli.options import context_option, output_option
-from ozymandias.cli.render import DIM, clean, paint, print_table, show
+from ozymandias.cli.render import DIM, paint, print_table, sentence, show
 
 
 @click.group(invoke_without_command=True)
@@ -152,5 +152,4 @@ def _number(text: str) -> int:
 
 
 def draw_change(found: Document) -> None:
-    text = clean(found["reason"])
-    print(text[:1].upper() + text[1:] + ".")
+    print(sentence(found["reason"]))

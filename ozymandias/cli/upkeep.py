@@ -12,7 +12,7 @@ import click
 from ozymandias.cli.client import Client, Document, connect
 from ozymandias.cli.complete import complete_node
 from ozymandias.cli.options import context_option, output_option, settings, waiting_options
-from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, show
+from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, sentence, show
 
 POLL_SECONDS = 0.5
 
@@ -200,5 +200,4 @@ def _draw_outlook(found: Document) -> None:
 
 
 def _draw_change(found: dict[str, Any]) -> None:
-    text = clean(found["reason"])
-    print(text[:1].upper() + text[1:] + ".")
+    print(sentence(found["reason"], found["node"]["name"]))

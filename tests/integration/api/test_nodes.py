@@ -109,7 +109,7 @@ def test_labels_place_jobs_and_are_taken_away(busy: Cluster) -> None:
 
 def test_a_cordoned_node_gets_system_jobs_only(busy: Cluster) -> None:
     """New instances of services go elsewhere."""
-    assert busy.ozy("node", "cordon", "n1").out == "N1 is cordoned: it takes no new work.\n"
+    assert busy.ozy("node", "cordon", "n1").out == "n1 is cordoned: it takes no new work.\n"
     assert busy.request("POST", "/v1/jobs/default/web/scale", b'{"instances": 6}').status == 200
     more = SYSTEM.replace(b"agent", b"exporter")
     assert busy.request("POST", "/v1/jobs", more).status == 201

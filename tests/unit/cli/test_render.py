@@ -6,7 +6,7 @@ import pytest
 
 from ozymandias.cli.complain import problem_text
 from ozymandias.cli.job import urls
-from ozymandias.cli.render import clean, paint, table
+from ozymandias.cli.render import clean, paint, sentence, table
 from ozymandias.jobspec.parse import parse
 from ozymandias.problems import (
     INSUFFICIENT_MEMORY,
@@ -119,3 +119,9 @@ def test_a_long_line_is_cut_around_its_mistake() -> None:
 def test_where_a_job_is_reached(ingress: str, hosts: list[str], expected: list[str]) -> None:
     """Hosts are shown as a browser takes them."""
     assert urls(ingress, hosts) == expected
+
+
+def test_names_are_written_as_they_are() -> None:
+    """A sentence begins large, unless it begins with what has a name of its own."""
+    assert sentence("labels of n1: none", "n1") == "Labels of n1: none."
+    assert sentence("n1 is cordoned", "n1") == "n1 is cordoned."
