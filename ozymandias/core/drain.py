@@ -25,7 +25,7 @@ from ozymandias.core.buckets import (
 from ozymandias.core.budget import Budget, budget_of
 from ozymandias.core.edits import EDITS_MAX, new_instance, stop
 from ozymandias.core.fitting import describe, needs, shortfall
-from ozymandias.core.placement import Ask, Placement, place
+from ozymandias.core.placement import Ask, place
 from ozymandias.core.rooms import NOW, NOW_OR_SOON, Room, Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of
 from ozymandias.model.instance import Assigned, SlotState
@@ -253,7 +253,11 @@ class Outlook:
 
 
 def foresee_drain(snapshot: Snapshot, name: NodeName) -> Outlook:
-    """What a drain of this node would do with each instance on it, if all goes well."""
+    """What a drain of this node would do with each instance on it, if all goes well.
+
+    In rounds, as the drain itself goes on: a few of every job at a time, and who may only be beside
+    one that leaves as well finds its place in a later round.
+    """
     rooms = {n: room for n, room in rooms_of(snapshot).items() if n != name}
     here = [a for a in snapshot.instances_on(name) if a.state is not SlotState.STOPPING]
     by_job: dict[JobKey, list[Assigned]] = {}
@@ -261,18 +265,55 @@ def foresee_drain(snapshot: Snapshot, name: NodeName) -> Outlook:
         by_job.setdefault(assigned.job, []).append(assigned)
     movers: list[Mover] = []
     blockers: list[Blocker] = []
+    leaving: list[_Leaving] = []
     for key in _by_priority(snapshot, [k for k in by_job if k in snapshot.jobs]):
-        for found in _outlook(snapshot, key, by_job[key], rooms):
+        for found in _outlook(snapshot, key, by_job[key], name):
             if isinstance(found, Mover):
                 movers.append(found)
-            else:
+            elif isinstance(found, Blocker):
                 blockers.append(found)
+            else:
+                leaving.append(found)
+    decided: list[Edit] = []
+    while round_ := [m for one in leaving for m in one.find_places(snapshot, rooms, decided)]:
+        movers += round_
+    for one in leaving:
+        rules = rules_of(snapshot, one.job, decided)
+        for a in one.left:
+            reason = _no_room(snapshot, one.job, a, rooms, rules, one.there)
+            blockers.append(Blocker(instance=str(a.instance), job=a.job, reason=reason))
     return Outlook(movers=tuple(movers), blockers=tuple(blockers))
 
 
+@dataclass(slots=True, kw_only=True)
+class _Leaving:
+    """Instances of a job that need a place elsewhere."""
+
+    job: Job
+    head: JobHead
+    left: list[Assigned]
+    there: Counter[NodeName]  # all of the job
+    lasting: Counter[NodeName]  # of those the ones that no drain takes away
+
+    def find_places(self, snapshot: Snapshot, rooms: Rooms, decided: list[Edit]) -> Iterator[Mover]:
+        """For as many as would be under way at the same time."""
+        rules = rules_of(snapshot, self.job, decided)
+        ask = replace(Ask.of(self.job, self.head, rules, self.there), lasting=self.lasting)
+        count = 1 if self.job.on_partition is OnPartition.STOP else AT_ONCE_MAX
+        count = min(count, len(self.left))
+        for placed in place(rooms, ask, count, self.lasting, NOW_OR_SOON):
+            old = self.left.pop(0)
+            self.there[placed.node] += 1
+            self.lasting[placed.node] += 1
+            decided.append(new_instance(old.job, self.head, old.slot, old.demand, placed, ""))
+            yield Mover(
+                instance=str(old.instance), job=old.job, to=placed.node, reason=placed.reason
+            )
+
+
 def _outlook(
-    snapshot: Snapshot, key: JobKey, here: Sequence[Assigned], rooms: Rooms
-) -> Iterator[Mover | Blocker]:
+    snapshot: Snapshot, key: JobKey, here: Sequence[Assigned], name: NodeName
+) -> Iterator[Mover | Blocker | _Leaving]:
     record = snapshot.jobs[key]
     if record.head.deleting:
         return
@@ -287,20 +328,24 @@ def _outlook(
         return
     buckets = sort_job(snapshot, key)
     surplus = len(buckets.live) - record.head.wanted  # replacements that are started already
-    there, rules = per_node(buckets.live), rules_of(snapshot, job)
     budget = budget_of(job, record.head.wanted, buckets)
+    left: list[Assigned] = []
     for number, a in enumerate(here):
-        name = str(a.instance)
         if number < surplus:
-            yield Mover(instance=name, job=key, to="", reason="ends when its replacement serves")
+            words = "ends when its replacement serves"
+            yield Mover(instance=str(a.instance), job=key, to="", reason=words)
         elif reason := _bound(job, a, buckets, budget):
-            yield Blocker(instance=name, job=key, reason=reason)
-        elif placed := _target(job, record.head, rooms, rules, there):
-            there[placed.node] += 1
-            yield Mover(instance=name, job=key, to=placed.node, reason=placed.reason)
+            yield Blocker(instance=str(a.instance), job=key, reason=reason)
         else:
-            reason = _no_room(snapshot, job, a, rooms, rules, there)
-            yield Blocker(instance=name, job=key, reason=reason)
+            left.append(a)
+    drained = drained_nodes(snapshot) | {name}
+    yield _Leaving(
+        job=job,
+        head=record.head,
+        left=left,
+        there=per_node(buckets.live),
+        lasting=per_node(a for a in buckets.live if a.node not in drained),
+    )
 
 
 def _bound(job: Job, assigned: Assigned, buckets: Buckets, budget: Budget) -> str:
@@ -314,13 +359,6 @@ def _bound(job: Job, assigned: Assigned, buckets: Buckets, budget: Budget) -> st
             f" of which it has {budget.healthy}"
         )
     return ""
-
-
-def _target(
-    job: Job, head: JobHead, rooms: Rooms, rules: Rules, there: Counter[NodeName]
-) -> Placement | None:
-    ask = Ask.of(job, head, rules, there)
-    return next(iter(place(rooms, ask, 1, there, NOW_OR_SOON)), None)
 
 
 def _no_room(

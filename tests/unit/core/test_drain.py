@@ -1,5 +1,7 @@
 """Draining a node: what moves, in which order, what blocks it, what the deadline does."""
 
+from collections import Counter
+
 import pytest
 
 from ozymandias.core.arbiter import propose
@@ -13,7 +15,7 @@ from ozymandias.core.nodes import (
 )
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale
-from ozymandias.model.job import Job, OnPartition
+from ozymandias.model.job import Burst, Job, Neighbour, OnPartition, PlacementRules
 from ozymandias.model.node import Drain, NodeName
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -23,6 +25,7 @@ from tests.unit.core.builders import (
     after,
     cluster,
     job,
+    key,
     lost,
     node,
     planned,
@@ -127,6 +130,44 @@ def test_what_has_no_room_elsewhere_stays_and_is_told_before() -> None:
     assert blocker.reason == "needs 2G of memory; n2 is 1G of memory short (1G free)"
     snapshot = moved_out(snapshot)
     assert sorted(where(snapshot).values()) == ["n1 v1 running", "n2 v1 running"]
+
+
+def placed(made: Job, **rules: object) -> Job:
+    return replace(made, placement=PlacementRules(**rules))  # type: ignore[arg-type]
+
+
+FORESEEN = {
+    "home has room for what leaves home": [
+        placed(job(instances=5), burst=Burst(after=2, nodes=("n3",)))
+    ],
+    "what leaves no longer counts for its zone": [placed(job(instances=4), spread="zone")],
+    "one may only be beside another that leaves as well": [
+        job("cache"),
+        placed(job("api"), near=(Neighbour(job=key("cache")),)),
+    ],
+    "a few of each job at a time": [job(instances=17, memory="600M"), job("x", instances=17)],
+}
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+def test_what_is_told_of_a_drain_is_what_it_does(name: str) -> None:
+    """Whoever is said to go to a node goes there; nothing blocks that is not said to."""
+    zones = {"n1": "a", "n2": "a", "n3": "b", "n4": "b"}
+    snapshot = cluster(*(node(n, "8G", labels={"zone": zone}) for n, zone in zones.items()))
+    snapshot = settled(submitted(snapshot, *FORESEEN[name]))
+    busy = [n for n in snapshot.nodes if on(snapshot, n)]
+    assert busy
+    for leaving in busy:
+        told = foresee_drain(snapshot, leaving)
+        done = moved_out(drained(snapshot, leaving))
+        come = Counter(p for p in _places(done) if p[1] != leaving)
+        come.subtract(p for p in _places(snapshot) if p[1] != leaving)
+        assert Counter((m.job, m.to) for m in told.movers) == +come
+        assert len(told.blockers) == on(done, leaving)
+
+
+def _places(snapshot: Snapshot) -> list[tuple[object, str]]:
+    return [(a.job, a.node) for made in snapshot.jobs for a in snapshot.instances(made)]
 
 
 def test_past_the_deadline_the_rest_is_stopped_and_pending() -> None:
