@@ -368,13 +368,23 @@ class Search:
                         yield key, node
 
     def _crowded(self) -> Iterator[Candidate]:
-        """The node with the most of a job, if there is one with two fewer."""
+        """The node with the most of a job, if there is one with two fewer.
+
+        At home and among a burst's nodes each: who leaves the one does not go to the other.
+        """
         for key in sorted(self._movable):
-            counts = self.layout.counts[key]
-            least = min((counts[name] for name in self.rooms), default=0)
-            for node in sorted(self._movable[key], key=lambda name: (-counts[name], name))[:1]:
-                if counts[node] - least >= 2:
-                    yield key, node
+            counts, away = self.layout.counts[key], self._away(key)
+            for is_away in (False, True) if away else (False,):
+                part = [name for name in self.rooms if (name in away) is is_away]
+                least = min((counts[name] for name in part), default=0)
+                held = [name for name in self._movable[key] if (name in away) is is_away]
+                for node in sorted(held, key=lambda name: (-counts[name], name))[:1]:
+                    if counts[node] - least >= 2:
+                        yield key, node
+
+    def _away(self, key: JobKey) -> tuple[str, ...]:
+        current = self.snapshot.jobs[key].current
+        return current.job.placement.burst.nodes if current and current.job.placement.burst else ()
 
     def _hot(self) -> Iterator[Candidate]:
         """Everything on nodes that are clearly above the target, from the hottest on."""

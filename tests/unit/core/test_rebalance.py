@@ -369,6 +369,16 @@ def test_burst_comes_home_when_there_is_room_and_stays_there() -> None:
     assert snapshot.settings.rebalance is RebalanceMode.SUGGEST
 
 
+def test_home_is_spread_though_more_crowd_the_burst() -> None:
+    """Two share a node at home, and three that of the burst, where they have to be."""
+    rules = PlacementRules(burst=Burst(after=2, nodes=("cloud",)))
+    snapshot = settled(submitted(cluster(n1="8G", cloud="8G"), job(instances=5, placement=rules)))
+    snapshot = joined(mode(snapshot), n2="8G")
+    plan = planned(plan_rebalance(snapshot, NOW))
+    assert plan.reason == "web-1 moves from n1 to n2: n1 has 2 of web, and n2 0"
+    assert spread(rested(snapshot)) == [3, 1, 1]
+
+
 # What never moves ---------------------------------------------------------------------------------
 
 
