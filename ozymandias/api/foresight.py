@@ -100,8 +100,9 @@ class Foresight:
 
     async def after(self, plan: Plan, *, lose_node: str = "", lose_any: int = 0) -> Document:
         """What losses would do to the cluster once a plan is carried out and has come to rest."""
-        if lose_node:
-            there = found(self._snapshot(), NodeName(lose_node))
+        names = tuple(map(NodeName, lose_node.split(",") if lose_node else ()))
+        for name in names:
+            there = found(self._snapshot(), name)
             if isinstance(there, Problem):
                 raise ProblemError(there)
         future = self._future()
@@ -112,8 +113,7 @@ class Foresight:
         placed = len(future.changes)  # the plan itself is shown as such
         await step_by_step(future.playing())
         lost = future.copy()
-        text = f"lose {lose_node}"
-        step = Step(verb=Verb.LOSE, text=text, nodes=(NodeName(lose_node),))
+        step = Step(verb=Verb.LOSE, text=f"lose {' '.join(names)}", nodes=names)
         first = [change_row(change) for change in future.changes[placed:]]
         row = await self._play(lost, step)
         return {

@@ -186,7 +186,7 @@ ROUTES = (
         problems=(FORBIDDEN, INVALID_JOB, TOO_LARGE, NODE_NOT_FOUND, INVALID_WHAT_IF),
         query=(
             _FILE,
-            text_parameter("lose_node", "And then this node is lost."),
+            text_parameter("lose_node", "And then this node is lost; several: n1,n2."),
             whole("lose_any", "And then any so many nodes are lost.", least=1, most=LOSE_ANY_MAX),
         ),
         body=Body(),

@@ -23,14 +23,15 @@ _COLOURS = {"survives": GREEN, "degrades": YELLOW, "waits": RED}
 
 
 @click.command("what-if")
-@click.argument("steps", metavar="STEPS")
+@click.argument("steps", nargs=-1, required=True, metavar="STEPS")
 @cluster_options
-def what_if(steps: str) -> None:
+def what_if(steps: tuple[str, ...]) -> None:
     """Show what would become of the cluster; nothing is changed.
 
-    STEPS are separated by semicolons, and each is played by the scheduler on top of the one before
-    until the cluster rests: lose NODE..., add NODE MEMORY [DISK] [LABEL=VALUE...], start NODE,
-    cordon NODE, uncordon NODE, drain NODE, scale JOB INSTANCES, stop JOB.
+    STEPS are separated by semicolons (put them in quotes), and each is played by the scheduler on
+    top of the one before until the cluster rests: lose NODE..., add NODE MEMORY [DISK]
+    [LABEL=VALUE...], start NODE, cordon NODE, uncordon NODE, drain NODE, scale JOB INSTANCES, stop
+    JOB.
 
     \b
     Examples:
@@ -38,7 +39,7 @@ def what_if(steps: str) -> None:
       ozy what-if "lose n2; add n4 16G zone=b; scale web 12"
       ozy what-if "drain n1" -o json | jq .survives
     """
-    found = connect().post("what-if", body={"steps": steps}, timeout=WORK_SECONDS)
+    found = connect().post("what-if", body={"steps": " ".join(steps)}, timeout=WORK_SECONDS)
     show(found, draw_outcome)
 
 

@@ -90,7 +90,11 @@ def _submitted(change: Document) -> str:
 @click.command()
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option(
-    "--lose-node", default="", metavar="NODE", help="And what if this node is lost afterwards."
+    "--lose-node",
+    "lose_nodes",
+    multiple=True,
+    metavar="NODE",
+    help="And what if this node is lost afterwards; again for more, all at once.",
 )
 @click.option(
     "--lose-any",
@@ -99,7 +103,7 @@ def _submitted(change: Document) -> str:
     help="And whether the loss of any K nodes is survived.",
 )
 @cluster_options
-def plan(file: str, lose_node: str, lose_any: int | None) -> int:
+def plan(file: str, lose_nodes: tuple[str, ...], lose_any: int | None) -> int:
     """Show exactly what submit would do, and why.
 
     Nothing is changed. Defaults are shown filled in. Exit code 3 when the job does not fit, with
@@ -119,7 +123,7 @@ def plan(file: str, lose_node: str, lose_any: int | None) -> int:
             body=data,
             timeout=WORK_SECONDS,
             file=shown,
-            lose_node=lose_node,
+            lose_node=",".join(lose_nodes),
             lose_any=lose_any,
         )
     except ProblemError as error:

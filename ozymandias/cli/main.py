@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from ozymandias import __version__
 from ozymandias.cli.options import context_option, namespace_option, output_option
 
 # Section -> (command, module, function, one line of help).
@@ -138,6 +139,7 @@ class LazyGroup(click.Group):
 @output_option
 @namespace_option
 @context_option
+@click.version_option(__version__, message="%(prog)s %(version)s", help="Show ozy's own and exit.")
 def cli() -> None:
     """Run containers on your machines as one computer."""
 

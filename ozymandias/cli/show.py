@@ -167,9 +167,9 @@ def _draw_cluster(found: Document) -> None:
     print(f"jobs       {_counts(found['jobs'])}")
     print(f"instances  {_counts(found['instances'])}")
     if found.get("drifting"):  # an older daemon does not count them
-        do = "does" if found["drifting"] == 1 else "do"
+        do, them = ("does", "it") if found["drifting"] == 1 else ("do", "them")
         drift = f"{plural(found['drifting'], 'instance')} {do} without what the job prefers"
-        print(f"drift      {paint(drift, YELLOW)}; `ozy drift` lists them")
+        print(f"drift      {paint(drift, YELLOW)}; `ozy drift` lists {them}")
     print(found["survival"]["text"])
     if found["pending"]:
         print()

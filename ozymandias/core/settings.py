@@ -132,7 +132,7 @@ def _unexplained(
         return None
     return _wrong(
         f"freezes.{name}",
-        f"{name} holds now: what waits for its end would go on sooner.",
+        f"The window {name} holds at present: what waits for its end would go on sooner.",
         "Say why, with --reason: it is kept in the events and in the audit.",
     )
 

@@ -95,7 +95,7 @@ def parse_steps(text: str) -> tuple[Step, ...] | Problem:
     except _Unreadable as error:
         return error.problem
     if not steps:
-        return complaint(1, "there is no step.", f"For example: {USAGE[Verb.LOSE]}. {_known()}")
+        return complaint(1, "there is no step.", f"For example: lose n1. {_known()}")
     return tuple(steps)
 
 

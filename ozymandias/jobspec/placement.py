@@ -199,8 +199,9 @@ class Priority:
             if not text.isdigit():
                 begun = next((name for name in known if name.startswith(text)), "")
                 hint = f'did you mean "{begun}"?' if begun else did_you_mean(text, known)
-                if not hint and own is None:
-                    hint = "classes of a cluster's own are known there alone: ozy plan asks it"
+                if own is None and not begun:
+                    asks = "classes of a cluster's own are known there alone: ozy plan asks it"
+                    hint = f"{hint} {asks}" if hint else asks
                 raise expected(self.expects, node, hint)
         return Integer(0, PRIORITY_MAX).read(node, at)
 

@@ -278,6 +278,9 @@ def load(data: bytes) -> Recorded:
     """What a file holds; ProblemError when it is none of ours."""
     try:
         document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise _unreadable("it is not JSON, as `ozy replay --export` writes it") from None
+    try:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise _unreadable("it was not written by `ozy replay --export`")
         version: Any = document.get("version")

@@ -50,7 +50,7 @@ def test_what_if_tells_people(running: Cluster) -> None:
     assert "lose n2:" in ran.out and "n2 was lost" in ran.out
     assert "! refused: Job requires 9G of memory but only 8G can be allocated." in ran.out
     assert "No job would be worse off." in ran.out
-    ran = running.ozy("what-if", "lose n2 n3")
+    ran = running.ozy("what-if", "lose", "n2", "n3")  # as it is typed without quotes
     assert "web  degrades  6 -> 4" in ran.out
     assert "2 instances of web would wait: needs 1G of memory" in ran.out
     assert "Not everything would have a place (web)." in ran.out
@@ -108,6 +108,8 @@ def test_plan_foresees_losses(running: Cluster) -> None:
     outcome = ran.document["lose_node"]
     assert not outcome["survives"]
     assert sum(row["wanted"] - row["after"] for row in outcome["jobs"]) == 1
+    both = running.ozy("plan", path, "--lose-node", "n2", "--lose-node", "n3", "-o", "json")
+    assert [step["step"] for step in both.document["lose_node"]["steps"]] == ["lose n2 n3"]
     assert running.ozy("plan", path, "--lose-node", "n9").code == 4
 
 

@@ -68,7 +68,7 @@ def test_a_change_in_a_freeze_waits_unless_a_reason_is_given(own_cluster: Cluste
     other = own_cluster.job("other")
     assert "frozen" not in ozy("plan", other).out  # a new job replaces nothing
     unexplained = ozy("freeze", "remove", "now")
-    assert unexplained.code == 2 and "now holds now" in unexplained.err, unexplained.err
+    assert unexplained.code == 2 and "window now holds" in unexplained.err, unexplained.err
     assert ozy("freeze", "remove", "now", "--reason", "the demo is over").code == 0
     until(lambda: status(own_cluster, "web")["up_to_date"] == 3, 30)
 

@@ -8,6 +8,7 @@ import sys
 import click
 import pytest
 
+from ozymandias import __version__
 from ozymandias.cli.main import SECTIONS, cli, output_of, run
 
 NAMES = [name for _, entries in SECTIONS for name, *_ in entries]
@@ -39,6 +40,12 @@ def test_an_unknown_command_is_told_what_was_meant(capsys: pytest.CaptureFixture
     """A slip of the finger gets the nearest names and exit code 2."""
     assert run(["sumbit", "x.yaml"]) == 2
     assert "Did you mean submit" in capsys.readouterr().err
+
+
+def test_the_version_is_told_by_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without asking a cluster: it is what people try first."""
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"ozy {__version__}\n"
 
 
 def test_bad_usage_as_json_is_a_problem_document(capsys: pytest.CaptureFixture[str]) -> None:

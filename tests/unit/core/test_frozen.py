@@ -178,7 +178,7 @@ def test_a_window_that_holds_ends_sooner_only_with_a_reason() -> None:
         plan_freeze(snapshot, elsewhere, NIGHT),
     ):
         problem = refused(unexplained)
-        assert "nights holds now" in problem.detail and "--reason" in problem.hint
+        assert "window nights holds" in problem.detail and "--reason" in problem.hint
     gone = planned(plan_unfreeze(snapshot, "nights", NIGHT, "CVE-1"))
     assert gone.reason == "freeze window nights is gone: CVE-1"
     for allowed in (

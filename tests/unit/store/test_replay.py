@@ -142,6 +142,13 @@ def test_a_newer_format_is_told() -> None:
         load(canonical(document))
 
 
+@pytest.mark.parametrize("data", [b"", b"name: web", b"\xff", b'{"format": "ozy'])
+def test_what_is_not_json_is_told_in_plain_words(data: bytes) -> None:
+    """Another file by mistake, or only a part of ours."""
+    with pytest.raises(ProblemError, match="it is not JSON, as `ozy replay --export` writes it"):
+        load(data)
+
+
 def test_a_damaged_file_is_refused() -> None:
     """Whatever part is missing or of another kind, it is told as damage."""
     good = json.loads(export(submitted(cluster(n1="4G"), job("web", 1)), 0.0))
