@@ -169,7 +169,8 @@ def job_rows(snapshot: Snapshot, names: Names, *, namespace: str = "") -> list[D
     """The rows of `ozy jobs`."""
     rows = _rows_by_job(snapshot)
     shown = (
-        *("job", "namespace", "type", "version", "wanted", "healthy", "pending", "state", "hosts"),
+        *("job", "namespace", "type", "priority", "version"),
+        *("wanted", "healthy", "pending", "state", "hosts"),
     )
     documents = (
         _status(snapshot, record, names, rows[key])
@@ -191,6 +192,7 @@ def _status(snapshot: Snapshot, record: JobRecord, names: Names, found: Sequence
         "job": record.key.name,
         "namespace": record.key.namespace,
         "type": "system" if is_system(record) else "service",
+        "priority": record.current.job.priority if record.current else 0,
         "uid": head.uid,
         "version": head.version,
         "wanted": wanted,

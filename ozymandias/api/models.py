@@ -220,6 +220,7 @@ class JobRow(Struct):
     job: str
     namespace: str
     type: Literal["service", "system"]
+    priority: Count
     version: Count
     wanted: Count
     healthy: Count
@@ -237,6 +238,7 @@ class JobStatus(Struct):
     job: str
     namespace: str
     type: Literal["service", "system"]
+    priority: Count
     uid: str
     version: Count
     wanted: Count

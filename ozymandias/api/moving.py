@@ -8,7 +8,7 @@ from ozymandias.api.settling import ClusterSettings
 from ozymandias.api.stepwise import step_by_step
 from ozymandias.core.drift import Row, finding_rows
 from ozymandias.core.freeze import cluster_frozen
-from ozymandias.core.layout import Cost
+from ozymandias.core.layout import Cost, is_healing
 from ozymandias.core.moves import moving_jobs
 from ozymandias.core.rebalance import MOVES_MAX, Forecast, Step, foreseeing, plan_ask
 from ozymandias.model.instance import InstanceId
@@ -74,8 +74,13 @@ async def suggestion(snapshot: Snapshot, now: float) -> str:
     """One line on what `ozy rebalance` would do, where the setting is to suggest; "" if nothing."""
     if snapshot.settings.rebalance is not RebalanceMode.SUGGEST:
         return ""
-    count = len((await step_by_step(foreseeing(snapshot, now))).steps)
-    return f"`ozy rebalance` would make {count} move{'s' * (count != 1)}" if count else ""
+    steps = (await step_by_step(foreseeing(snapshot, now))).steps
+    if not steps:
+        return ""
+    count, healing = len(steps), sum(is_healing(step.gain) for step in steps)
+    unasked = "" if not healing else "which" if healing == count else f"of which {healing}"
+    also = f", {unasked} come{'s' * (healing == 1)} unasked as well" if unasked else ""
+    return f"`ozy rebalance` would make {count} move{'s' * (count != 1)}{also}"
 
 
 def _frozen(settings: Settings, now: float) -> str:

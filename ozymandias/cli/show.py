@@ -85,10 +85,13 @@ def jobs() -> None:
 
 
 def _draw_jobs(rows: list[Document]) -> None:
+    # Nobody who uses no priorities is shown a column of zeros; an older daemon does not tell.
+    is_ranked = any(row.get("priority") for row in rows)
     cells = [
         (
             row["job"],
             row["namespace"],
+            *((row.get("priority", 0),) if is_ranked else ()),
             row["state"],
             f"{row['healthy']}/{row['wanted']}",
             row["pending"] or "",
@@ -97,8 +100,10 @@ def _draw_jobs(rows: list[Document]) -> None:
         )
         for row in rows
     ]
-    header = ("JOB", "NAMESPACE", "STATE", "HEALTHY", "PENDING", "VERSION", "HOSTS")
-    print_table(header, cells, empty="No jobs. `ozy submit FILE` runs one.", state=2)
+    priority = ("PRIORITY",) if is_ranked else ()
+    header = ("JOB", "NAMESPACE", *priority, "STATE", "HEALTHY", "PENDING", "VERSION", "HOSTS")
+    state = header.index("STATE")
+    print_table(header, cells, empty="No jobs. `ozy submit FILE` runs one.", state=state)
 
 
 @click.command()

@@ -53,7 +53,7 @@ def test_what_is_given_up_is_listed(own_cluster: Cluster) -> None:
     assert own_cluster.ozy("submit", file).code == 0
     shown = own_cluster.ozy("drift")
     assert "role == infra" in shown.out and "no node that it may be on has that" in shown.out
-    line = "drift      1 instance does without what the job prefers; `ozy drift` lists them"
+    line = "drift      1 instance does without what the job prefers; `ozy drift` lists it"
     assert line in own_cluster.ozy("status").out
 
     def rows() -> Any:
@@ -64,6 +64,7 @@ def test_what_is_given_up_is_listed(own_cluster: Cluster) -> None:
     other = "n2" if noted["node"] != "n2" else "n3"
     assert own_cluster.ozy("node", "label", other, "role=infra").code == 0
     assert rows()[0]["to"] == other
+    assert "would make 1 move, which comes unasked as well;" in own_cluster.ozy("drift").out
     assert own_cluster.ozy("rebalance", "--max-moves", "1", "--timeout", "50").code == 0
     assert healthy(own_cluster, "web") == [other]
     until(lambda: not rows(), 20)

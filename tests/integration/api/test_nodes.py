@@ -167,3 +167,15 @@ def test_a_plan_shows_who_would_have_to_leave(busy: Cluster, tmp_path: Path) -> 
     assert shown.code == 0, shown.err
     assert shown.out.count("displaced by shop (priority 500 > 0), which fits nowhere else") == 3
     assert "It fits: 3 to place, 0 to move, 3 to stop." in shown.out
+
+
+def test_jobs_are_listed_with_their_priority_once_one_has_any(busy: Cluster) -> None:
+    """As a number, also where the file names a class: that is what the job keeps."""
+    heads = [busy.ozy("jobs").out.splitlines()[0].split()]
+    first = web(1, "64M", "priority: platform-low\n").replace(b"name: web", b"name: first")
+    assert busy.request("POST", "/v1/jobs", first).status == 201
+    shown = [line.split() for line in busy.ozy("jobs").out.splitlines()]
+    heads.append(shown[0])
+    assert ["PRIORITY" in head for head in heads] == [False, True]
+    assert [row[2] for row in shown if row[0] in ("first", "web")] == ["5000", "0"]
+    assert busy.request("GET", "/v1/jobs/default/first").document["priority"] == 5000
