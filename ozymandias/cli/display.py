@@ -117,9 +117,10 @@ def _urgency(row: Document) -> int:
 
 def _terminal_rows() -> int:
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).lines
+        rows = os.get_terminal_size(sys.stdout.fileno()).lines
     except (OSError, ValueError):
-        return ROWS_SHOWN_MAX + OTHER_ROWS
+        rows = 0
+    return rows or ROWS_SHOWN_MAX + OTHER_ROWS  # a serial line does not know how many it has
 
 
 def _words(row: Document) -> str:

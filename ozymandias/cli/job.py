@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from ozymandias.cli.client import Client, Document, connect
-from ozymandias.cli.complete import complete_job
+from ozymandias.cli.complete import complete_job, complete_node
 from ozymandias.cli.display import done
 from ozymandias.cli.foresee import WORK_SECONDS, draw_outcome, draw_survival
 from ozymandias.cli.frozen import way_on
@@ -94,6 +94,7 @@ def _submitted(change: Document) -> str:
     "lose_nodes",
     multiple=True,
     metavar="NODE",
+    shell_complete=complete_node,
     help="And what if this node is lost afterwards; again for more, all at once.",
 )
 @click.option(

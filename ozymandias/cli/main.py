@@ -150,6 +150,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """The whole command; the exit code."""
+    stdout = sys.stdout
     try:
         result = cli.main(args=list(arguments), prog_name="ozy", standalone_mode=False)
         sys.stdout.flush()
@@ -163,15 +164,24 @@ def run(arguments: Sequence[str]) -> int:
         _say(str(stopped))
         return 130
     except BrokenPipeError:
-        # The reader has seen enough. Keep the interpreter from trying to flush again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _seen_enough()
+    except SystemExit:
+        # So click ends a command that met a broken pipe, with 1 and an output that can't fail.
+        if sys.stdout is stdout:
+            raise
+        return _seen_enough()
     except Exception as error:
         from ozymandias.problems import ProblemError
 
         if isinstance(error, ProblemError):
             return report(error, output_of(arguments))
         raise
+
+
+def _seen_enough() -> int:
+    """The reader is gone. Keep the interpreter from trying to flush again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def report(error: Any, output: str) -> int:

@@ -174,9 +174,9 @@ def when(seconds: float) -> str:
 
 
 def terminal_columns(stream: TextIO | None = None) -> int:
-    """Columns of the terminal; without one nothing is cut."""
+    """Columns of the terminal; without one nothing is cut, nor where it does not know (0)."""
     try:
-        return os.get_terminal_size((stream or sys.stdout).fileno()).columns
+        return os.get_terminal_size((stream or sys.stdout).fileno()).columns or UNBOUNDED
     except (OSError, ValueError):
         return UNBOUNDED
 

@@ -1,6 +1,7 @@
 """Text for people: aligned, cut on terminals only, and never steering the terminal."""
 
 import io
+import os
 
 import pytest
 
@@ -119,6 +120,15 @@ def test_a_long_line_is_cut_around_its_mistake() -> None:
 def test_where_a_job_is_reached(ingress: str, hosts: list[str], expected: list[str]) -> None:
     """Hosts are shown as a browser takes them."""
     assert urls(ingress, hosts) == expected
+
+
+def test_a_terminal_that_does_not_know_its_size_cuts_nothing() -> None:
+    """A serial line says that it has 0 columns."""
+    ours, theirs = os.openpty()
+    with os.fdopen(ours), os.fdopen(theirs, "w") as stream:
+        assert os.get_terminal_size(stream.fileno()).columns == 0
+        lines = table(["NODE", "REASON"], [["n1", "takes no new work"]], stream=stream)
+    assert "NODE  REASON" in lines[0] and lines[1:] == ["n1    takes no new work"]
 
 
 def test_names_are_written_as_they_are() -> None:
