@@ -1,6 +1,7 @@
 #!/bin/bash
 # Brings what a fresh Debian 12 machine lacks, and only that: Debian packages, a virtual environment
-# with the locked Python packages, images for demo and tests made on this machine.
+# with the locked Python packages, images for demo and tests made on this machine. The packages are
+# named alike in Debian 13 and Ubuntu 24.04, but for vagrant, which the latter does without.
 #
 # - Runs as root or asks sudo. Never touches the host's podman configuration.
 # - Debian's own etcd and nginx services are kept from starting when they are installed from here;
@@ -21,8 +22,14 @@ missing_packages() {
     wanted=$(sed 's/#.*//' deploy/setup/packages)
     present=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' $wanted 2>/dev/null | sed -n 's/^installed //p' || true)
     for package in $wanted; do
-        grep -qx "$package" <<<"$present" || printf '%s ' "$package"
+        grep -qx "$package" <<<"$present" || is_nowhere "$package" || printf '%s ' "$package"
     done
+}
+
+# A package that only some distributions have, and this one's lists (there are some) do not name.
+is_nowhere() {
+    grep -q "^$1 .*, if there is one\$" deploy/setup/packages &&
+        apt-cache show python3 >/dev/null 2>&1 && ! apt-cache show "$1" >/dev/null 2>&1
 }
 
 install_packages() {
@@ -44,6 +51,7 @@ install_packages() {
     status=0
     # A failing mirror of another source must not stop us: what counts is whether install succeeds.
     as_root apt-get -qq update || say "apt-get update complained; trying on"
+    set -- $(missing_packages)  # now that the lists tell what there is
     # RUNLEVEL=1 does for SysV scripts what the mask does for systemd's units.
     as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
         apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends "$@" >/dev/null || status=$?
