@@ -34,7 +34,13 @@ from ozymandias.model.settings import (
     Settings,
 )
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.week import format_clock, format_weekdays, parse_clock, parse_weekdays
+from ozymandias.model.week import (
+    format_clock,
+    format_weekdays,
+    parse_clock,
+    parse_start,
+    parse_weekdays,
+)
 from ozymandias.problems import (
     CHANGED_MEANWHILE,
     INVALID_SETTING,
@@ -242,7 +248,7 @@ def window_of(name: str, body: models.FreezeRequest, now: float) -> FreezeWindow
     try:
         return FreezeWindow(
             name=name,
-            start=parse_clock(body.start),
+            start=parse_start(body.start),
             end=parse_clock(body.end),
             weekdays=parse_weekdays(body.weekdays),
             timezone=body.timezone,

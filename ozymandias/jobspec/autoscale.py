@@ -62,6 +62,17 @@ class ClockTime:
 
 
 @dataclass(frozen=True, slots=True)
+class StartTime(ClockTime):
+    def read(self, node: Node, at: Place) -> int:
+        if text_of(node, self.expects, length_max=20).strip() == "24:00":
+            raise Wrong("a day begins at 00:00", "24:00 is that of the next day")
+        return ClockTime.read(self, node, at)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": "^([01]?[0-9]|2[0-3]):[0-5][0-9]$"}
+
+
+@dataclass(frozen=True, slots=True)
 class Weekdays:
     """One text, or a list of them."""
 
@@ -98,7 +109,7 @@ class TimeZone:
 FREEZE = Record(
     title="a freeze window",
     fields=(
-        Field(name="from", check=ClockTime(), is_required=True, doc="When it begins."),
+        Field(name="from", check=StartTime(), is_required=True, doc="When it begins."),
         Field(
             name="to",
             check=ClockTime(),

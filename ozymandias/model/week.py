@@ -32,6 +32,13 @@ def parse_clock(text: str) -> int:
     return minutes % DAY_MINUTES
 
 
+def parse_start(text: str) -> int:
+    """The same for a beginning: 24:00 of a weekday would be on the next one."""
+    if text.strip() == "24:00":
+        raise ValueError("a day begins at 00:00: 24:00 is that of the next day")
+    return parse_clock(text)
+
+
 def format_clock(minutes: int) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}"
 

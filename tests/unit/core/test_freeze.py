@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from ozymandias.core.freeze import Frozen, cluster_frozen, frozen_by, holds, never_ends
 from ozymandias.model.settings import FreezeWindow, Settings
-from ozymandias.model.week import ALL_DAYS, covers_week, parse_clock, parse_weekdays, zone_of
+from ozymandias.model.week import (
+    ALL_DAYS,
+    covers_week,
+    parse_clock,
+    parse_start,
+    parse_weekdays,
+    zone_of,
+)
 
 BERLIN = "Europe/Berlin"
 ZONES = (
@@ -237,6 +244,13 @@ def test_zones_that_are_at_odds_for_some_weeks_are_foretold() -> None:
     between = frozen_by(windows, at("2026-03-09T12:00"))
     assert between and between.until == at("2026-03-29T17:30")
     assert never_ends(windows, at("2026-11-17T12:00"))
+
+
+def test_the_end_of_a_day_is_no_beginning() -> None:
+    """ "24:00 on Fridays" is meant for Saturdays, and is not taken for the night before."""
+    assert parse_clock("24:00") == parse_start("00:00") == 0
+    with pytest.raises(ValueError, match="24:00 is that of the next day"):
+        parse_start("24:00")
 
 
 def test_every_zone_of_the_tests_is_known_here() -> None:
