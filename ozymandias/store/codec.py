@@ -121,7 +121,7 @@ class GroupsEncoder:
 def decode(kind: type[T], data: bytes) -> T:
     try:
         value: T = _decoders[kind].decode(data)
-    except (msgspec.DecodeError, ValueError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Undecodable(f"{getattr(kind, '__name__', kind)}: {error}") from error
     return value
 

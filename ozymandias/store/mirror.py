@@ -383,7 +383,7 @@ class Mirror:
             claim = key[len(keys.CLAIMS) :].decode()
             self._changes.claims[claim] = None
             if not deleted:
-                owner = keys.job_key(*codec.decode(str, kv.value).split("/", 1))
+                owner = keys.job_named(codec.decode(str, kv.value).encode())
                 self._changes.claims[claim] = owner
         elif key.startswith(keys.EVENTS):
             if deleted:

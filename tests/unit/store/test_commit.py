@@ -197,6 +197,34 @@ def test_the_mirror_leaves_out_what_it_cannot_read() -> None:
     in_virtual_time(main)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (keys.claim("web.localhost/"), b'"nobody"'),
+        (keys.claim("web.localhost/"), b'"one/too/many"'),
+        (
+            keys.ledger(NodeName("n2")),
+            b'{"capacity":{},"new":' + b"[" * 10**5 + b"]" * 10**5 + b"}",
+        ),
+    ],
+    ids=["owner", "path", "depth"],
+)
+def test_what_is_no_record_though_it_is_json_is_left_out_as_well(key: bytes, value: bytes) -> None:
+    """Else every peer would end, and again whenever it is started."""
+
+    async def main() -> None:
+        async with peers(["n1", "n2"]) as (etcd, [peer, other]):
+            await peer.committer.commit(lambda s: creation(job(), "n1"))
+            etcd.txn([], [_put(key, value)])
+            for mirror in (peer.mirror, other.mirror):
+                await mirror.reached(etcd.revision)
+            snapshot = peer.mirror.snapshot()
+            assert set(snapshot.jobs) == {web()}
+            assert len(snapshot.claims) + len(snapshot.nodes) == 2
+
+    in_virtual_time(main)
+
+
 def test_the_mirror_lists_again_after_a_compaction() -> None:
     """A client cut off beyond the history's end sees the present when it is back."""
 
