@@ -58,7 +58,7 @@ class Explaining:
         known = find(self._decisions(), assigned)
         if known:
             decision, number = known
-            explained = explain(decision, number, assigned.slot)
+            explained = explain(decision, number)
             return decision_row(decision, explained, of_winner(decision, number)), []
         lines = ["  No record of the decision is left; each node keeps its last hundred."]
         snapshot = self._access.mirror.snapshot()

@@ -14,7 +14,6 @@ from ozymandias.core.contest import weigh
 from ozymandias.core.rebalance import MOVES_HERE
 from ozymandias.core.retrace import Explained, Verdict, edits_of, explain, snapshot_of
 from ozymandias.core.rooms import Room
-from ozymandias.core.ways import Way
 from ozymandias.model.decision import DecidedStep, Decision
 from ozymandias.model.instance import InstanceId, SlotState
 
@@ -37,9 +36,9 @@ def placements(decision: Decision) -> Iterator[Again]:
     """Every placement, computed again; of long runs the first ones."""
     for number, step in enumerate(decision.steps):
         if step.before is None:
+            found = explain(decision, number)
+            is_same, why = _compared(decision, step, found)
             for slot in step.slots.numbers[:SLOTS_MAX]:
-                found = explain(decision, number, slot)
-                is_same, why = _compared(decision, step, found)
                 yield Again(step=step, slot=slot, is_same=is_same, why=why, explained=found)
 
 
@@ -85,8 +84,6 @@ def _passed_over(step: DecidedStep) -> str:
     """Why a better node may have been passed over, by what is said of the placement."""
     if MOVES_HERE in step.reason:
         return "a move passes over nodes that are new, and the record does not tell which were"
-    if any(way.is_tight and way.note in step.reason for way in Way):
-        return "it was packed together with others so that more fit, whatever the rank"
     return ""
 
 

@@ -164,11 +164,17 @@ def ranked(
 ) -> list[tuple[NodeName, tuple[tuple[str, float], ...]]]:
     """These rooms in the order in which `place` would choose them for one, with what counted."""
     fit = _Fit(ask, apart_from, apart_from if ask.there is None else ask.there)
+    burst = ask.rules.asked.burst
 
-    def rank(room: Room) -> Rank:
+    def rank(room: Room) -> tuple[bool, Rank]:
         name = room.node
+        is_away = burst is not None and name in burst.nodes  # home is filled first
+        tie = _tie(ask, name)
+        if ask.is_tight:
+            same = apart_from.get(name, 0)
+            return is_away, (0, 0, 0, 0, room.memory_left(), same, tie, name)
         worth = -ask.rules.worth(name)
-        return (worth, *fit._crowd(name), *fit._heat(room), _tie(ask, name), name)
+        return is_away, (worth, *fit._crowd(name), *fit._heat(room), tie, name)
 
     return [(room.node, fit.terms(room)) for room in sorted(rooms.values(), key=rank)]
 

@@ -256,6 +256,8 @@ class Displacing:
             return "it was displaced within the last minute"
         if other.key == job.key:
             return "it is of the same job"
+        if other.key in _required_neighbours(job):
+            return f"{job.key} is to be near it"
         floor = floor_of(other, record.head.wanted)
         return f"{other.key} needs {floor} healthy" if floor else "it is leaving anyway"
 
@@ -265,7 +267,7 @@ class Displacing:
         A job whose new version is more important than its last does not displace itself, nor
         those whom it has to be near to: what it comes for would be gone.
         """
-        spared = {job.key, *(other.job for other in job.placement.near if not other.weight)}
+        spared = {job.key, *_required_neighbours(job)}
         taken: Counter[JobKey] = Counter()
         found = []
         for candidate in self._candidates[name]:
@@ -321,6 +323,10 @@ class Displacing:
             for name, found in self._candidates.items()
             if any(c.assigned.job in floored for c in found)
         }
+
+
+def _required_neighbours(job: Job) -> Iterator[JobKey]:
+    return (other.job for other in job.placement.near if not other.weight)
 
 
 def is_displaceable(record: JobRecord) -> bool:

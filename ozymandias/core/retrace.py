@@ -11,6 +11,7 @@ all that can be asked is whether there was room.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple
 
 from ozymandias.core.decision import LIVE, job_of
@@ -21,6 +22,7 @@ from ozymandias.core.rebalance import MOVES_HERE
 from ozymandias.core.rooms import Room, Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of
 from ozymandias.core.survey import ELSEWHERE
+from ozymandias.core.ways import Way
 from ozymandias.model.decision import DecidedStep, Decision, SeenNode
 from ozymandias.model.instance import Assigned, Assignment, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, JobRecord, JobVersion
@@ -68,10 +70,13 @@ def find(decisions: Iterable[Decision], assigned: Assigned) -> tuple[Decision, i
     return None
 
 
-def explain(decision: Decision, number: int, slot: int) -> Explained:
-    """Filters and score terms of every node for one placed instance, computed again."""
+def explain(decision: Decision, number: int) -> Explained:
+    """Filters and score terms of every node for what one step placed, computed again.
+
+    Several instances of a step are alike and were decided at once, on what was there before.
+    """
     step, snapshot = decision.steps[number], snapshot_of(decision)
-    earlier = list(_before(decision, number, slot))
+    earlier = list(edits_of(decision.steps[:number]))
     if not step.score:
         return _bound(snapshot, step, earlier)
     known = snapshot.jobs.get(step.job)
@@ -95,6 +100,7 @@ def explain(decision: Decision, number: int, slot: int) -> Explained:
             rules=way.rules,
             there=way.view.there,
             lasting=way.view.lasting,
+            is_tight=way.is_tight,
         )
         rooms = _rooms_then(snapshot, way.earlier)
         if way.keeps_free:
@@ -169,6 +175,7 @@ class _Way(NamedTuple):
     rules: Rules
     view: _View
     keeps_free: bool  # what system jobs will need
+    is_tight: bool  # all are packed together, whatever the rank
 
 
 def _ways(
@@ -180,10 +187,12 @@ def _ways(
     for decided in (earlier, placed) if len(placed) < len(earlier) else (earlier,):
         full = rules_of(snapshot, job, decided)
         views = list(dict.fromkeys(map(_hashable, _views(decision, snapshot, step, decided))))
-        for keeps_free in keeping:
-            for rules in (full, full.without_wishes()):
-                for view in views:
-                    yield _Way(decided, rules, _View(*map(dict, view)), keeps_free)
+        plain = full.without_wishes()
+        kinds = [(full, False), (plain, False)]
+        if any(way.is_tight and way.note in step.reason for way in Way):
+            kinds.append((plain, True))
+        for keeps_free, (rules, is_tight), view in product(keeping, kinds, views):
+            yield _Way(decided, rules, _View(*map(dict, view)), keeps_free, is_tight)
 
 
 def _hashable(view: _View) -> tuple[frozenset[tuple[NodeName, int]], ...]:
@@ -229,15 +238,6 @@ def _is_over(assigned: Assigned, earlier: Iterable[Edit]) -> bool:
         edit.node == assigned.node and edit.instance == assigned.instance and edit.before
         for edit in earlier
     )
-
-
-def _before(decision: Decision, number: int, slot: int) -> Iterator[Edit]:
-    """What had been decided before this instance, slot by slot."""
-    yield from edits_of(decision.steps[:number])
-    for edit in edits_of(decision.steps[number : number + 1]):
-        if edit.slot >= slot:
-            return
-        yield edit
 
 
 def edits_of(steps: Iterable[DecidedStep]) -> Iterator[Edit]:

@@ -20,7 +20,7 @@ from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.suggest import FINE_STEP, label_suggestion, start_words
 from ozymandias.core.system import why_not as why_not_system
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, JobKey, JobRecord
+from ozymandias.model.job import Burst, Job, JobKey, JobRecord
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import exact_size, format_size
@@ -67,7 +67,7 @@ def asking_why_not(snapshot: Snapshot, key: JobKey, node: NodeName) -> Stepwise[
         return WhyNot(job=key, node=node, lines=tuple(lines), verdicts=(), suggestions=())
     verdicts = verdicts_now(snapshot, record)
     verdict = next(v for v in verdicts if v.node == node)
-    lines.append(_line(key, verdict, verdicts))
+    lines.append(_line(key, verdict, verdicts, record.current.job.placement.burst))
     suggestions: tuple[Suggestion, ...] = ()
     patience = Patience(snapshot)
     for suggestion in _candidates(snapshot, record, node) if verdict.against else ():
@@ -88,7 +88,7 @@ def _system_lines(snapshot: Snapshot, job: Job, node: NodeName, is_here: bool) -
         yield f"{job.key} is for {node}, and is placed there as soon as there is room."
 
 
-def _line(key: JobKey, verdict: Verdict, verdicts: tuple[Verdict, ...]) -> str:
+def _line(key: JobKey, verdict: Verdict, verdicts: tuple[Verdict, ...], burst: Burst | None) -> str:
     node = verdict.node
     if verdict.against:
         return f"Another instance of {key} can't go to {node}: it is {verdict.against}."
@@ -96,9 +96,12 @@ def _line(key: JobKey, verdict: Verdict, verdicts: tuple[Verdict, ...]) -> str:
         return f"The next instance of {key} would go to {node}."
     best = verdicts[0]
     count = sum(1 for v in verdicts if v.rank)
+    words = _difference(best, verdict)
+    if burst and node in burst.nodes and best.node not in burst.nodes:
+        words = f"{node} is for the burst, and fewer than {burst.after} are at home"
     return (
         f"Another instance of {key} could go to {node}, but {best.node} comes before it:"
-        f" {_difference(best, verdict)}. {node} is number {verdict.rank} of {count}."
+        f" {words}. {node} is number {verdict.rank} of {count}."
     )
 
 

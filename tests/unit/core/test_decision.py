@@ -51,7 +51,7 @@ def test_a_new_job_is_explained_by_its_record() -> None:
     for assigned in now.instances():
         hit = find([found], assigned)
         assert hit
-        explained = explain(hit[0], hit[1], assigned.slot)
+        explained = explain(hit[0], hit[1])
         assert explained.is_exact, explained
         verdicts = {v.node: v for v in explained.verdicts}
         assert verdicts[assigned.node].is_chosen and verdicts[assigned.node].rank == 1
@@ -72,7 +72,7 @@ def test_rules_are_explained() -> None:
         node("n3", labels={"zone": "a"}),
     )
     plan = planned(submit(snapshot, job("web", 1, placement=rules)))
-    explained = explain(recorded(snapshot, plan), 0, 0)
+    explained = explain(recorded(snapshot, plan), 0)
     assert explained.is_exact
     best, second, out = explained.verdicts
     assert (best.node, second.node, out.node) == ("n2", "n1", "n3")
@@ -127,7 +127,7 @@ def test_a_large_clusters_record_has_the_best_and_counts_the_others(spread: str)
     snapshot = cluster(*nodes)
     made = job("web", 2, "2G", placement=asked)
     found = recorded(snapshot, planned(submit(snapshot, made)))
-    explained = explain(found, 0, 0)
+    explained = explain(found, 0)
     assert explained.is_exact
     assert explained.rejected == {
         "short of memory": 48,
@@ -148,7 +148,7 @@ def test_a_very_large_cluster_is_not_counted() -> None:
     """That would cost every decision a look at every node; the best ones are known without."""
     snapshot = cluster(*(node(f"n{i:04}", "4G") for i in range(COUNTED_NODES_MAX + 1)))
     found = recorded(snapshot, planned(submit(snapshot, job("web", 1))))
-    explained = explain(found, 0, 0)
+    explained = explain(found, 0)
     assert explained.is_exact and len(found.nodes) == BEST_MAX
     assert (explained.feasible, explained.rejected) == (None, {})
 
@@ -188,7 +188,7 @@ def test_a_pool_is_explained_by_what_it_wants_and_not_by_its_file() -> None:
     assert found.jobs[0].wanted == 40
     for assigned in after(snapshot, plan).instances():
         hit = find([found], assigned)
-        assert hit and explain(hit[0], hit[1], assigned.slot).is_exact
+        assert hit and explain(hit[0], hit[1]).is_exact
 
 
 @given(st.binary(max_size=200))
@@ -262,11 +262,10 @@ def assert_explained(snapshot: Snapshot, plan: Plan) -> None:
     found = recorded(snapshot, plan)
     for number, step in enumerate(found.steps):
         if step.before is None and step.after in (SlotState.RUNNING, SlotState.WAITING):
-            for slot in step.slots:
-                explained = explain(found, number, slot)
-                chosen = [v for v in explained.verdicts if v.is_chosen]
-                assert chosen and not chosen[0].against
-                assert explained.is_exact, (plan, explained)
+            explained = explain(found, number)
+            chosen = [v for v in explained.verdicts if v.is_chosen]
+            assert chosen and not chosen[0].against
+            assert explained.is_exact, (plan, explained)
 
 
 @given(

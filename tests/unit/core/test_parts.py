@@ -192,7 +192,7 @@ def test_the_record_knows_the_part() -> None:
     made = record(snapshot, [plan], number=0, by=PEERS[2], time=0.0)
     part = plan.part
     assert part and made.jobs[0].part == part
-    found = explain(made, 0, made.steps[0].slots.numbers[0])
+    found = explain(made, 0)
     assert found.is_exact
     assert all(is_in(part, v.node) for v in found.verdicts if v.rank)
     inside = sum(is_in(part, name) for name in snapshot.nodes if name not in PEERS)

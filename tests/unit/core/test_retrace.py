@@ -8,9 +8,10 @@ from ozymandias.core.hindsight import Again, placements
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
 from ozymandias.core.rebalance import plan_rebalance
 from ozymandias.core.rollout import plan_rollout
-from ozymandias.core.schedule import plan_pending
+from ozymandias.core.schedule import plan_pending, plan_repair
 from ozymandias.core.shed import plan_shed
 from ozymandias.core.system import plan_system
+from ozymandias.core.whynot import why_not
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Burst, Job, JobKind, LabelRule, OnPartition, PlacementRules
 from ozymandias.model.node import Drain, Load, NodeName
@@ -24,12 +25,14 @@ from tests.unit.core.builders import (
     after,
     cluster,
     job,
+    lost,
     node,
     planned,
     settled,
     submit,
     submitted,
 )
+from tests.unit.core.test_ways import wanted
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 
@@ -127,13 +130,47 @@ def test_what_leaves_a_host_under_pressure_is_not_counted_there() -> None:
 def test_what_must_never_run_twice_counts_those_that_leave_with_it_as_little() -> None:
     """One on a node from now on: two of them are on n1, and the first new one comes there."""
     snapshot = cluster(node("n1"), node("n2", cordoned=True))
-    wanted = job("web", 2, on_partition=OnPartition.STOP)
-    snapshot = settled(submitted(snapshot, wanted))
+    single = job("web", 2, on_partition=OnPartition.STOP)
+    snapshot = settled(submitted(snapshot, single))
     snapshot = after(snapshot, plan_uncordon(snapshot, N2))
-    fewer = replace(wanted, placement=PlacementRules(max_per_node=1))
+    fewer = replace(single, placement=PlacementRules(max_per_node=1))
     snapshot = settled(submitted(snapshot, fewer))
     (again,) = assert_as_decided(snapshot, planned(plan_rollout(snapshot)))
     assert again.step.node == N1
+
+
+def test_alike_ones_that_were_placed_at_once_are_made_again_at_once() -> None:
+    """Of a job of forty, four at a time come to a node: each for the reason of the first."""
+    snapshot = cluster(*(node(f"n{i}", "64G") for i in range(12)))
+    plan = planned(submit(snapshot, job("web", 40, "64M")))
+    found = assert_as_decided(snapshot, plan)
+    assert len(found) == 40 and max(len(step.slots) for step in plan.steps) > 1
+    assert [dict(again.step.score)["same_job"] for again in found[:4]] == [0, 0, 0, 0]
+
+
+def test_home_comes_before_what_a_burst_goes_to() -> None:
+    """One of two at home is lost, and n3 would be the better place: it goes home all the same."""
+    wish = LabelRule(label="disk", values=("ssd",), weight=5)
+    rules = PlacementRules(burst=Burst(after=2, nodes=("n3",)), prefer=(wish,))
+    snapshot = cluster(node("n1"), node("n2"), node("n3", "8G", labels={"disk": "ssd"}))
+    snapshot = settled(submitted(snapshot, job("web", 3, placement=rules)))
+    gone = next(a.node for a in snapshot.instances() if a.node != N3)
+    snapshot = lost(snapshot, gone)
+    repair = planned(plan_repair(snapshot, frozenset({gone})))
+    (again,) = assert_as_decided(snapshot, repair)
+    assert again.step.node not in (gone, N3)
+    without = after(snapshot, replace(repair, edits=repair.edits[:1]))
+    words = "n3 is for the burst, and fewer than 2 are at home. n3 is number 2 of 2."
+    before = f"Another instance of web could go to n3, but {again.step.node} comes before it"
+    assert f"{before}: {words}" in why_not(without, WEB, N3).lines
+
+
+def test_what_is_packed_together_is_made_again_so() -> None:
+    """More fits when the fullest node is filled first; that is how the others are ranked too."""
+    snapshot = wanted(cluster(n1="4G", n2="4G", n3="8G"), job("a", 4, "1G"), job("b", 4, "3G"))
+    plan = planned(plan_pending(snapshot))
+    assert any("more fits when all are packed together" in edit.reason for edit in plan.edits)
+    assert_as_decided(snapshot, plan)
 
 
 def test_what_moves_is_not_counted_where_it_comes_from() -> None:
