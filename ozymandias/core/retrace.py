@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
+from ozymandias.core.contest import DISPLACES
 from ozymandias.core.decision import LIVE, job_of
 from ozymandias.core.fitting import describe, shortfall
 from ozymandias.core.inventory import is_in
@@ -129,8 +130,9 @@ def _origin(step: DecidedStep) -> NodeName:
 
 def _is_as_decided(decision: Decision, chosen: Verdict, step: DecidedStep) -> bool:
     # In the place of what stops there: its predecessor, or its victims.
-    is_bound = step.after is SlotState.WAITING and any(
-        s.node == step.node and s.after is SlotState.STOPPING for s in decision.steps
+    is_bound = step.reason.startswith(DISPLACES) or (
+        step.after is SlotState.WAITING
+        and any(s.node == step.node and s.after is SlotState.STOPPING for s in decision.steps)
     )
     if is_bound:
         return not chosen.against
@@ -235,7 +237,11 @@ def _without(counts: Mapping[NodeName, int], nodes: Iterable[NodeName]) -> Count
 
 def _is_over(assigned: Assigned, earlier: Iterable[Edit]) -> bool:
     return any(
-        edit.node == assigned.node and edit.instance == assigned.instance and edit.before
+        edit.node == assigned.node
+        and edit.instance == assigned.instance
+        and (edit.version, edit.generation) == (assigned.version, assigned.generation)
+        and edit.before
+        and edit.after not in LIVE
         for edit in earlier
     )
 

@@ -8,7 +8,7 @@ from ozymandias.core.hindsight import Again, placements
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
 from ozymandias.core.rebalance import plan_rebalance
 from ozymandias.core.rollout import plan_rollout
-from ozymandias.core.schedule import plan_pending, plan_repair
+from ozymandias.core.schedule import plan_pending, plan_repair, plan_scale, plan_vacate
 from ozymandias.core.shed import plan_shed
 from ozymandias.core.system import plan_system
 from ozymandias.core.whynot import why_not
@@ -171,6 +171,18 @@ def test_what_is_packed_together_is_made_again_so() -> None:
     plan = planned(plan_pending(snapshot))
     assert any("more fits when all are packed together" in edit.reason for edit in plan.edits)
     assert_as_decided(snapshot, plan)
+
+
+def test_who_begins_to_run_in_the_same_transaction_is_still_there() -> None:
+    """What it waited for is gone, it runs, and another of its job comes beside it, all at once."""
+    large = job("web", 1, "1536M", on_partition=OnPartition.STOP)
+    smaller = job("web", 1, "1G", on_partition=OnPartition.STOP)
+    snapshot = settled(submitted(settled(submitted(cluster(n1="2G"), large)), smaller))
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    begins = planned(plan_vacate(snapshot, N1, frozenset()))
+    plan = planned(plan_scale(after(snapshot, begins), WEB, 2))
+    (again,) = assert_as_decided(snapshot, begins, plan)
+    assert dict(again.step.score)["same_job"] == 1
 
 
 def test_what_moves_is_not_counted_where_it_comes_from() -> None:
