@@ -40,10 +40,11 @@ class _Bounded(ResponseHandler):
         self._left = HEARD_BYTES_MAX
 
     def data_received(self, data: bytes) -> None:
-        self._left -= len(data)
-        if self._left >= 0:
-            super().data_received(data)
-        elif self.transport is not None:
+        if self._left < 0:
+            return
+        left, self._left = self._left, self._left - len(data)
+        super().data_received(data[:left])
+        if self._left < 0 and self.transport is not None:
             self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -12,7 +12,7 @@ from yarl import URL
 from ozymandias.model.job import HealthCheck
 from ozymandias.model.units import format_duration
 from ozymandias.ports import ProbeResult
-from ozymandias.runtime.heard import connector_for_strangers
+from ozymandias.runtime.heard import SentTooMuch, connector_for_strangers
 
 BODY_BYTES_MAX = 64 * 2**10
 HEADERS = {"User-Agent": "ozymandias-probe", "Accept": "*/*"}
@@ -47,12 +47,16 @@ async def probe_http(
             asyncio.timeout(check.timeout_seconds),
             session.get(url, allow_redirects=False, headers=HEADERS) as answer,
         ):
-            taken = 0
-            async for chunk in answer.content.iter_chunked(BODY_BYTES_MAX):
-                taken += len(chunk)
-                if taken >= BODY_BYTES_MAX:
-                    answer.close()
-                    break
+            try:
+                taken = 0
+                async for chunk in answer.content.iter_chunked(BODY_BYTES_MAX):
+                    taken += len(chunk)
+                    if taken >= BODY_BYTES_MAX:
+                        answer.close()
+                        break
+            except SentTooMuch:  # a large page may come at once, before any of it is read
+                if answer.content.total_bytes < BODY_BYTES_MAX:
+                    raise
             return ProbeResult(healthy=answer.status == 200, reason=f"HTTP {answer.status}")
     except TimeoutError:
         return timed_out(check)

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import aiohttp
 import pytest
 import uvloop
+from aiohttp.client_proto import ResponseHandler
 
 from ozymandias.model.job import Autoscale, HealthCheck, HealthKind, PendingSource
 from ozymandias.ports import ProbeResult, SourceFailed
@@ -85,3 +87,36 @@ def test_what_is_within_the_bound_is_heard() -> None:
     body = b"x" * 10 * 2**20
     page = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     assert answered(page, probed) == ProbeResult(healthy=True, reason="HTTP 200")
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", CHUNKED], ids=["whole", "chunked"])
+def test_a_large_page_is_healthy_however_fast_it_comes(head: bytes) -> None:
+    """It may be in the host's buffers as a whole before the first of it is read."""
+    page = b"x" * HEARD_BYTES_MAX
+
+    async def at_once(port: int) -> ProbeResult:
+        check = HealthCheck(kind=HealthKind.HTTP, port=port, timeout_seconds=10.0)
+        async with make_session() as session:
+            connector = session.connector
+            assert isinstance(connector, aiohttp.TCPConnector)
+            made = connector._factory
+
+            def hasty() -> ResponseHandler:
+                """Hears of all that has come in one go."""
+                handler, heard = made(), bytearray()
+                receive = handler.data_received
+
+                def gather(data: bytes) -> None:
+                    heard.extend(data)
+                    if len(heard) > HEARD_BYTES_MAX:
+                        receive(bytes(heard))
+                        heard.clear()
+
+                handler.data_received = gather  # type: ignore[method-assign]
+                return handler
+
+            connector._factory = hasty  # type: ignore[assignment]
+            return await probe_http(session, "127.0.0.1", check)
+
+    body = b"%x\r\n%b\r\n%b" % (len(page), page, END) if head is CHUNKED else page
+    assert answered(head + body, at_once) == ProbeResult(healthy=True, reason="HTTP 200")
