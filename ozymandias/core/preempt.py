@@ -38,7 +38,7 @@ from ozymandias.core.drain import WAITS, keeps_volumes
 from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.placement import Ask, Placement, place
 from ozymandias.core.rooms import NOW_OR_SOON, Rooms, rooms_of
-from ozymandias.core.rules import Rules, rules_of
+from ozymandias.core.rules import Rules, near_to, rules_of
 from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.system import keep_places
 from ozymandias.core.upkeep import starved_first
@@ -256,7 +256,7 @@ class Displacing:
             return "it was displaced within the last minute"
         if other.key == job.key:
             return "it is of the same job"
-        if other.key in _required_neighbours(job):
+        if other.key in near_to(job):
             return f"{job.key} is to be near it"
         floor = floor_of(other, record.head.wanted)
         return f"{other.key} needs {floor} healthy" if floor else "it is leaving anyway"
@@ -267,7 +267,7 @@ class Displacing:
         A job whose new version is more important than its last does not displace itself, nor
         those whom it has to be near to: what it comes for would be gone.
         """
-        spared = {job.key, *_required_neighbours(job)}
+        spared = {job.key, *near_to(job)}
         taken: Counter[JobKey] = Counter()
         found = []
         for candidate in self._candidates[name]:
@@ -323,10 +323,6 @@ class Displacing:
             for name, found in self._candidates.items()
             if any(c.assigned.job in floored for c in found)
         }
-
-
-def _required_neighbours(job: Job) -> Iterator[JobKey]:
-    return (other.job for other in job.placement.near if not other.weight)
 
 
 def is_displaceable(record: JobRecord) -> bool:
