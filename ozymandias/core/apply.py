@@ -75,7 +75,7 @@ def _edited_assignments(assigned: Assignments, plan: Plan) -> Assignments:
         return _edited_by_steps(assigned, plan.steps)
     if len(plan.pairs) < len(edits.portions):  # a node takes some twice
         return _edited_by_steps(assigned, plan.steps)
-    return assigned.with_job(edits.job, _first_assignments(edits))
+    return assigned.with_job(edits.job, edits.demand, _first_assignments(edits))
 
 
 def _first_assignments(runs: Runs) -> dict[NodeName, Assignment]:

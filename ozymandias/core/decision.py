@@ -4,6 +4,7 @@ It holds what a placement looks at, so that `core/retrace.py` can make the decis
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 
 from ozymandias.core.attempt import why_closed
 from ozymandias.core.contest import CONTESTS_MAX
@@ -38,22 +39,24 @@ LIVE = (SlotState.RUNNING, SlotState.WAITING)
 
 def is_recorded(plans: Iterable[Plan]) -> bool:
     """Whether something was placed: only that is a decision between nodes."""
-    return any(step.before is None and step.after in LIVE for plan in plans for step in plan.steps)
+    steps = chain.from_iterable(plan.each_step() for plan in plans)
+    return any(step.before is None and step.after in LIVE for step in steps)
 
 
 def record(
     snapshot: Snapshot, plans: Sequence[Plan], *, number: int, by: NodeName, time: float
 ) -> Decision:
     """What these plans were decided on, cut to what a record may hold."""
-    steps = [step for plan in plans for step in plan.steps]
-    kept = steps if len(steps) <= STEPS_MAX else steps[:WIDE_STEPS]
+    number_of_steps = sum(plan.steps_number for plan in plans)
+    steps = chain.from_iterable(plan.each_step() for plan in plans)
+    kept = list(steps if number_of_steps <= STEPS_MAX else islice(steps, WIDE_STEPS))
     versions = _versions_seen(snapshot, plans, kept)
     best: tuple[NodeName, ...] = ()
-    is_wide = len(steps) > WIDE_STEPS
+    is_wide = number_of_steps > WIDE_STEPS
     if len(snapshot.nodes) > NODES_MAX and not is_wide:
         versions, best = _surveyed(snapshot, versions, kept)
     nodes = _nodes_seen(snapshot, kept, best, is_wide=is_wide)
-    keys = {version.job for version in versions}
+    columns = [(key, snapshot.of(key)) for key in {version.job: None for version in versions}]
     kept_free = _kept_free(snapshot, plans, nodes)
     return Decision(
         number=number,
@@ -62,15 +65,15 @@ def record(
         revision=snapshot.revision,
         reasons=tuple(plan.reason for plan in plans[:JOBS_MAX]),
         steps=tuple(map(_decided, kept)),
-        left_out=len(steps) - len(kept),
+        left_out=number_of_steps - len(kept),
         nodes={name: _seen(snapshot.nodes[name], kept_free.get(name, ())) for name in nodes},
         nodes_total=len(snapshot.nodes),
         jobs=versions,
         assignments=tuple(
             SeenAssignment(node=name, job=key, groups=found.groups)
             for name in nodes
-            for key, found in snapshot.on(name).items()
-            if key in keys
+            for key, column in columns
+            if (found := column.get(name))
         ),
         target_percent=snapshot.settings.target_percent,
         pools=snapshot.settings.pools,

@@ -7,11 +7,11 @@ nobody adds up a thousand assignments to learn what one of them changed.
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ozymandias.model.instance import Assignment, Group, SlotState
 from ozymandias.model.job import JobKey
-from ozymandias.model.node import NodeName, Totals
+from ozymandias.model.node import Demand, NodeName, Totals
 from ozymandias.model.tables import Column, Pairs, Row, Table
 
 NOTHING = Totals()
@@ -48,6 +48,13 @@ class OnNode(Row[JobKey, Assignment]):
             running if stopping is NOTHING else running.and_also(stopping),
             running if waiting is NOTHING else running.and_also(waiting),
         )
+
+    def with_running(self, job: JobKey, new: Assignment, running: Totals) -> "OnNode":
+        """The row with what a job has that had nothing there, all of which runs, and that sum."""
+        row = self._successor(job, new)
+        row._length = self._length + 1
+        row.running, row.stopping, row.waiting = running, self.stopping, self.waiting
+        return row
 
     def entered(self, key: JobKey, old: Assignment | None, new: Assignment | None) -> "OnNode":
         row = Row.entered(self, key, old, new)
@@ -134,6 +141,24 @@ NO_JOB = OfJob()
 
 class Assignments(Pairs[Assignment]):
     __slots__ = ()
+
+    def with_job(self, job: JobKey, demand: Demand, entries: Mapping[NodeName, Assignment]) -> Self:
+        """A job that was nowhere, of which all instances run."""
+        assert job not in self._by_job, f"{job} is somewhere already"
+        rows: dict[NodeName, OnNode] = {}
+        before, number, running = NOTHING, 0, NOTHING  # nodes that are as full share their sum
+        there = self.by_node.of_each(entries)
+        for (node, new), row in zip(entries.items(), there, strict=True):
+            known = row if row is not None else NO_NODE
+            more = len(new.groups[0].slots.numbers)
+            if known.running is not before or more != number:
+                before, number = known.running, more
+                running = before.plus(demand, more)
+            rows[node] = known.with_running(job, new, running)
+        column = OfJob()
+        column.update(entries)
+        by_job = self._by_job.changed({job: column or None})
+        return type(self)(self._by_node.changed(rows), by_job, self._length + len(entries))
 
     def _new_row(self) -> OnNode:
         return OnNode()

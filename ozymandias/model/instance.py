@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import Demand, NodeName
-from ozymandias.model.record import once
 
 
 class InstanceId(NamedTuple):
@@ -119,16 +119,35 @@ class Group(Struct, frozen=True, kw_only=True, gc=False):
     demand: Demand  # of one instance
 
 
-class Assignment(Struct, frozen=True, kw_only=True, dict=True):
+class Assignment(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """What one node has of one job. Never empty: an assignment without groups is deleted."""
 
     node: NodeName
     job: JobKey
     groups: tuple[Group, ...]
+    # The instances of these groups, once somebody has asked for them.
+    made: "tuple[tuple[Group, ...], tuple[Assigned, ...]] | None" = None
 
-    @once
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Assignment) and self._said == other._said
+
+    def __hash__(self) -> int:
+        return hash(self._said)
+
+    @property
+    def _said(self) -> tuple[object, ...]:
+        return self.node, self.job, self.groups
+
+    @property
     def instances(self) -> "tuple[Assigned, ...]":
         """Made when they are first asked for: many look at an assignment before it changes."""
+        made = self.made
+        if made is None or made[0] is not self.groups:
+            made = self.groups, self._instances()
+            force_setattr(self, "made", made)
+        return made[1]
+
+    def _instances(self) -> "tuple[Assigned, ...]":
         return tuple(
             Assigned(
                 node=self.node,

@@ -9,11 +9,11 @@ all the slots on a node; each is made when somebody looks at it, and nobody does
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, islice, repeat
-from typing import NamedTuple, overload
+from typing import NamedTuple, TypeVar, overload
 
 from msgspec import Struct, structs
 
@@ -25,6 +25,8 @@ from ozymandias.model.part import Part
 from ozymandias.model.pod import Pod, PodId
 from ozymandias.model.record import once
 from ozymandias.model.settings import Settings
+
+T = TypeVar("T")
 
 LIVE = frozenset({SlotState.RUNNING, SlotState.WAITING})
 
@@ -115,8 +117,12 @@ class Runs(Sequence[Edit]):
     @property
     def runs(self) -> tuple[Run, ...]:
         if self._runs is None:
-            self._runs = tuple(map(self._run, self.portions, self.slots))
+            self._runs = tuple(self.each_run())
         return self._runs
+
+    def each_run(self) -> Iterator[Run]:
+        """One by one, for who looks at the first of them."""
+        return map(self._run, self.portions, self.slots)
 
     def _run(self, portion: Portion, slots: Sequence[int]) -> Run:
         node, _, (words, score) = portion
@@ -163,6 +169,28 @@ class Runs(Sequence[Edit]):
         return f"Runs({self.runs!r})"
 
 
+class Places(Set[tuple[NodeName, JobKey]]):
+    """One job on each of some nodes, as pairs: each is made when somebody looks at it."""
+
+    __slots__ = ("job", "nodes")
+
+    def __init__(self, job: JobKey, nodes: Set[NodeName]) -> None:
+        self.job, self.nodes = job, nodes
+
+    @classmethod
+    def _from_iterable(cls, pairs: Iterable[T]) -> Set[T]:
+        return set(pairs)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[tuple[NodeName, JobKey]]:
+        return zip(self.nodes, repeat(self.job))
+
+    def __contains__(self, pair: object) -> bool:
+        return isinstance(pair, tuple) and pair[1] == self.job and pair[0] in self.nodes
+
+
 class Effect(NamedTuple):
     """What the steps of a plan come to."""
 
@@ -178,9 +206,8 @@ class Effect(NamedTuple):
     def of(cls, edits: Sequence[Edit]) -> "Effect":
         if isinstance(edits, Runs):
             nodes = dict.fromkeys([node for node, _, _ in edits.portions]).keys()
-            pairs = dict.fromkeys(zip(nodes, repeat(edits.job))).keys()
-            job = {edits.job} if pairs else set()
-            return cls(pairs, nodes, nodes, nodes, job, job)
+            job = {edits.job} if nodes else set()
+            return cls(Places(edits.job, nodes), nodes, nodes, nodes, job, job)
         pairs = dict.fromkeys([(edit.node, edit.job) for edit in edits]).keys()
         return cls(
             pairs,
@@ -249,6 +276,14 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
     def steps(self) -> Sequence[Step]:
         """The edits, those that are runs as they are."""
         return self.edits.runs if isinstance(self.edits, Runs) else self.edits
+
+    def each_step(self) -> Iterator[Step]:
+        """The same, one by one, for who looks at the first of them."""
+        return self.edits.each_run() if isinstance(self.edits, Runs) else iter(self.edits)
+
+    @property
+    def steps_number(self) -> int:
+        return len(self.edits.portions) if isinstance(self.edits, Runs) else len(self.edits)
 
     @once
     def effect(self) -> Effect:

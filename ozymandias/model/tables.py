@@ -20,6 +20,7 @@ from collections.abc import (
     ValuesView,
 )
 from itertools import repeat
+from math import isqrt
 from operator import is_not
 from typing import Any, Generic, Self, TypeVar
 from weakref import ref
@@ -33,11 +34,10 @@ T = TypeVar("T")
 Pair = tuple[NodeName, JobKey]
 
 SMALL = 64  # entries; so few are copied as quickly as anything else is done with them
-RECENT_MAX = 64  # changes that a table carries along; a large one more, by its square root
+RECENT_MAX = 64  # changes that a table carries along; a large one more: `_recent_max`
 LINKS_MAX = 24  # changes that a row carries along
 
 _Older = tuple[dict[Hashable, Any], Mapping[K, V | None]]
-_Link = tuple[K, V | None, "_Link[K, V]"] | None  # a key, what it stands for now, the one before
 
 
 class Sharing(Mapping[K, V]):
@@ -133,7 +133,7 @@ class Table(Sharing[K, V]):
         base, known = self._base, self._recent
         recent, size = {**known, **updates}, len(base)
         length = self._length + _number(updates.values()) - _number(self.of_each(updates))
-        if size > SMALL and (len(recent) <= RECENT_MAX or len(recent) ** 2 <= 4 * size):
+        if size > SMALL and len(recent) <= _recent_max(size, len(updates)):
             return Table(base, recent, length, self.facts, self._older, self, updates)
         whole = _laid_over(base, recent)
         return Table(whole, {}, length, {}, (self.facts, recent), self, updates)
@@ -216,6 +216,15 @@ class Table(Sharing[K, V]):
         return self._whole
 
 
+def _recent_max(size: int, updates: int) -> int:
+    """How many changes are carried along by so many entries, if so many come at a time.
+
+    Each time those before are copied, and when there are too many, once, all entries. That is least
+    where both cost the same.
+    """
+    return max(RECENT_MAX, min(size // 2, isqrt(2 * size * max(2, updates))))
+
+
 def _number(entries: Iterable[object]) -> int:
     """How many of them are there."""
     return sum(map(is_not, entries, repeat(None)))
@@ -241,34 +250,42 @@ class Row(Sharing[K, V]):
     """A row of `Pairs`.
 
     One on a node that has hundreds of jobs gets a successor for each that comes or goes, and few of
-    them are ever looked at. So a successor shares all entries, and what was entered since hangs on
-    a chain of links, the last one first; who wants to see all of it lays them over once.
+    them are ever looked at. So a successor is the one entry that is different and the row before,
+    with which it shares all others; who wants to see all of it lays those entries over once.
     """
 
-    __slots__ = ("_base", "_link", "_links")
+    __slots__ = ("_base", "_before", "_key", "_links", "_value")
+
+    _key: K
+    _value: V | None
+    _before: Self
 
     def __init__(self) -> None:
         self._base: dict[K, V] = {}
-        self._link: _Link[K, V] = None
-        self._links = self._length = 0
+        self._links = self._length = 0  # of the first: how many rows it goes back to the base
 
     def entered(self, key: K, old: V | None, new: V | None) -> Self:
         """The row with something in the place of what was there; None: nothing."""
+        row = self._successor(key, new)
+        row._length = self._length + (old is None) - (new is None)
+        return row
+
+    def _successor(self, key: K, new: V | None) -> Self:
+        """With one more entry, its length not known yet."""
         if self._links >= LINKS_MAX:
             self._all()
         row = self.__class__.__new__(self.__class__)
-        row._base, row._link, row._links = self._base, (key, new, self._link), self._links + 1
-        row._length = self._length + (old is None) - (new is None)
+        row._key, row._value, row._before, row._links = key, new, self, self._links + 1
         return row
 
     def get(self, key: K, default: Any = None) -> Any:
         """As every mapping's; one entry is found without laying out all of them."""
-        link = self._link
-        while link is not None:
-            known, value, link = link
-            if known == key:
-                return default if value is None else value
-        return self._base.get(key, default)
+        row = self
+        while row._links:
+            if row._key == key:
+                return default if row._value is None else row._value
+            row = row._before
+        return row._base.get(key, default)
 
     def __getitem__(self, key: K) -> V:
         value: V | None = self.get(key)
@@ -281,13 +298,14 @@ class Row(Sharing[K, V]):
 
     def _all(self) -> dict[K, V]:
         """The same entries without links: a row says no less after it than before."""
-        link, newest = self._link, []
-        while link is not None:
-            key, value, link = link
-            newest.append((key, value))
+        row, newest = self, list[tuple[K, V | None]]()
+        while row._links:
+            newest.append((row._key, row._value))
+            row = row._before
         if newest:
             newest.reverse()
-            self._base, self._link, self._links = _laid_over(self._base, dict(newest)), None, 0
+            self._base, self._links = _laid_over(row._base, dict(newest)), 0
+            del self._before, self._key, self._value
         return self._base
 
 
@@ -347,20 +365,6 @@ class Pairs(Mapping[Pair, V], Generic[V]):
         rows = {node: row if row._length else None for node, row in nodes.items()}
         columns = {job: column or None for job, column in jobs.items()}
         return type(self)(by_node.changed(rows), by_job.changed(columns), length)
-
-    def with_job(self, job: JobKey, entries: Mapping[NodeName, V]) -> Self:
-        """A job that was nowhere, on these nodes."""
-        by_node = self._by_node
-        assert job not in self._by_job, f"{job} is somewhere already"
-        rows: dict[NodeName, Row[JobKey, V]] = {}
-        for (node, new), row in zip(entries.items(), by_node.of_each(entries), strict=True):
-            known = row if row is not None else self._new_row()
-            rows[node] = known.entered(job, None, new)
-        column = self._new_column()
-        column.update(entries)
-        columns = {job: column or None}
-        by_job = self._by_job.changed(columns)
-        return type(self)(by_node.changed(rows), by_job, self._length + len(entries))
 
     def _new_row(self) -> Row[JobKey, V]:
         return Row()

@@ -14,14 +14,15 @@ yet at which revision that will be, so it remembers which batch wrote what (``be
 once that one is committed.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from ozymandias.core.apply import apply
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
-from ozymandias.model.plan import JobChange, Plan
+from ozymandias.model.plan import JobChange, Places, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Pair, Table
@@ -49,6 +50,7 @@ class Reach:
 
     nodes: dict[NodeName, None] = field(default_factory=dict)
     pairs: dict[Pair, None] = field(default_factory=dict)
+    placed: list[Places] = field(default_factory=list)  # more of those, of whole jobs
     gaining: dict[NodeName, None] = field(default_factory=dict)
     dead: set[NodeName] = field(default_factory=set)
     jobs: set[JobKey] = field(default_factory=set)
@@ -61,15 +63,17 @@ class Reach:
     @classmethod
     def of(cls, plan: Plan) -> "Reach":
         pairs, _, entered, _, _, changing = plan.effect
-        change = plan.job
+        change, touched = plan.job, plan.touched
+        nodes, is_of_one_job = dict.fromkeys(touched), isinstance(pairs, Places)
         versions: dict[bytes, bytes] = {}
         if change is not None and change.version is not None:
             key = keys.version(change.key, change.version.version)
             versions[key] = codec.encode(change.version)
         return cls(
-            nodes=dict.fromkeys(plan.touched),
-            pairs=dict.fromkeys(pairs),
-            gaining=dict.fromkeys(entered),
+            nodes=nodes,
+            pairs={} if is_of_one_job else dict.fromkeys(pairs),
+            placed=[pairs] if isinstance(pairs, Places) else [],
+            gaining=nodes if entered is touched else dict.fromkeys(entered),
             dead=set(plan.dead),
             jobs={*changing, change.key} if change else {*changing},
             claims=set(change.claim) if change else set(),
@@ -84,6 +88,7 @@ class Reach:
     def add(self, more: "Reach") -> None:
         self.nodes |= more.nodes
         self.pairs |= more.pairs
+        self.placed += more.placed
         self.gaining |= more.gaining
         self.dead |= more.dead
         self.jobs |= more.jobs
@@ -92,6 +97,16 @@ class Reach:
         self.settings |= more.settings
         self.heeds_settings |= more.heeds_settings
         self.values_bytes += more.values_bytes
+
+    def each_pair(self) -> Iterator[Pair]:
+        """What is reassigned, each once."""
+        pairs = self.pairs
+        if not pairs:
+            return chain(*self.placed)
+        # Of a job that is placed by one plan others may put in order what it has there.
+        return chain(
+            pairs, (pair for placed in self.placed for pair in placed if pair not in pairs)
+        )
 
     @property
     def relies_on_settings(self) -> bool:
@@ -238,7 +253,7 @@ class Batch:
         after, reach = self.after, self.reach
         assigned = after.assigned
         if others > self.others:
-            changed = {pair: after.assignments.get(pair) for pair in reach.pairs}
+            changed = {pair: after.assignments.get(pair) for pair in reach.each_pair()}
             assigned = snapshot.assigned.changed(changed)
         nodes = {
             name: replace(snapshot.nodes[name], ledger=after.nodes[name].ledger)

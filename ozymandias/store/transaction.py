@@ -148,7 +148,7 @@ class _Writer:
         then, ops, known = self.then, self.written.ops, self.written.known
         encode = codec.GroupsEncoder().encode
         last, there, path = None, NO_JOB, b""  # a job, and where it is
-        for node, job in self.batch.reach.pairs:
+        for node, job in self.batch.reach.each_pair():
             if job is not last:
                 last, there, path = job, after.of_job(job), keys.of_job(job)
                 self.written.jobs.add(job)
