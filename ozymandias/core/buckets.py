@@ -7,8 +7,10 @@ version, generation), *live* is one that is running or waiting, *outdated* one t
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, islice
+
+from msgspec import Struct
 
 from ozymandias.model.assignments import OfJob
 from ozymandias.model.instance import (
@@ -60,19 +62,18 @@ def _count(snapshot: Snapshot) -> Census:
     return Census(live=live, outdated=frozenset(outdated))
 
 
-@dataclass(slots=True, kw_only=True)
-class Buckets:
+class Buckets(Struct, kw_only=True):
     """Every instance of one job, each in exactly one bucket. A working copy: it may be changed."""
 
-    ready: list[Assigned] = field(default_factory=list)  # current and healthy (or completed)
-    unready: list[Assigned] = field(default_factory=list)  # current: running, not healthy yet
-    waiting: list[Assigned] = field(default_factory=list)  # current: its room is being vacated
-    serving: list[Assigned] = field(default_factory=list)  # outdated and healthy
-    idle: list[Assigned] = field(default_factory=list)  # outdated: running, without traffic
-    stale: list[Assigned] = field(default_factory=list)  # outdated: waiting, will never run
-    stopping: list[Assigned] = field(default_factory=list)
+    ready: list[Assigned] = []  # current and healthy (or completed)
+    unready: list[Assigned] = []  # current: running, not healthy yet
+    waiting: list[Assigned] = []  # current: its room is being vacated
+    serving: list[Assigned] = []  # outdated and healthy
+    idle: list[Assigned] = []  # outdated: running, without traffic
+    stale: list[Assigned] = []  # outdated: waiting, will never run
+    stopping: list[Assigned] = []
     # Live on a node whose ledger is missing or unreadable: counted, but nothing can be done there.
-    beyond_reach: list[Assigned] = field(default_factory=list)
+    beyond_reach: list[Assigned] = []
 
     @property
     def current(self) -> list[Assigned]:

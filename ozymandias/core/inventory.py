@@ -14,28 +14,24 @@ nodes alone, whatever came before: all peers find the same. What can't be placed
 to the general one, which would have begun just so (a property test holds them to that).
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from hashlib import blake2b
 from heapq import heapify, heappop, heappush, merge
-from itertools import chain
 
 from msgspec import Struct, structs
 
+from ozymandias.core.ring import Ring, Spot, arc_of, around, mark_of, spot_of
 from ozymandias.core.rooms import cpu_limit, load_class
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.part import Part
 from ozymandias.model.tables import changes_between
 
 ENDLESS = 2**62
-RING = 2**64
 ALIKE_MAX = 2**14  # kinds of nodes that are remembered
 KEPT_MAX = 8  # orders that are kept, for as many sizes of instances
+EMPTY = Ring()
 
 # Whether it is beyond the target; tenths of memory that would be used, negative below it; load.
 Class = tuple[int, int, int]
-Spot = str  # the place on the ring as text, then the node: sorted as the ring is, and no two alike
 
 
 class Standing(Struct, frozen=True, gc=False, eq=False):
@@ -54,38 +50,6 @@ class Standing(Struct, frozen=True, gc=False, eq=False):
     load: int  # in classes
 
 
-@lru_cache(maxsize=20_000)
-def place_of(node: NodeName) -> int:
-    """A node's place on the ring."""
-    return int.from_bytes(blake2b(node.encode(), digest_size=8).digest(), "big")
-
-
-@lru_cache(maxsize=20_000)
-def spot_of(node: NodeName) -> Spot:
-    return f"{mark_of(place_of(node))}{node}"
-
-
-def mark_of(place: int) -> Spot:
-    """Where the spots of a place begin; the end of the ring is beyond all of them."""
-    return f"{place:016x}" if place < RING else "g"
-
-
-@lru_cache(maxsize=1_000)
-def start_of(job: str, version: int) -> int:
-    """Where on the ring the search for nodes of a job begins."""
-    return int.from_bytes(blake2b(f"{job}\0{version}".encode(), digest_size=8).digest(), "big")
-
-
-def arc_of(part: Part) -> tuple[int, int]:
-    """The places on the ring where a part begins and where the next one does."""
-    return RING * part.number // part.of, RING * (part.number + 1) // part.of
-
-
-def is_in(part: Part, node: NodeName) -> bool:
-    first, last = arc_of(part)
-    return first <= place_of(node) < last
-
-
 class Inventory:
     """The nodes that take instances of one size, in order."""
 
@@ -94,7 +58,7 @@ class Inventory:
         self._target = target_percent
         self._nodes: Mapping[NodeName, Node] = {}
         self._standings: dict[NodeName, Standing] = {}
-        self._classes: dict[Class, list[Spot]] = {}
+        self._classes: dict[Class, Ring] = {}
         self._names: dict[Spot, NodeName] = {}
         self._alike: dict[tuple[int, ...], Standing | None] = {}  # by all that they go by
 
@@ -109,37 +73,43 @@ class Inventory:
         if not before:
             self._put_all(nodes)
             return
+        standings, standing_of = self._standings, self._standing
         for name, node in changes_between(before, nodes).items():
-            self._put(name, node)
+            old = standings.get(name)
+            new = standing_of(node) if node is not None else None
+            if new is old:
+                continue
+            if new is None or old is None or new.kind != old.kind:
+                self._put(name, old, new)
+            else:
+                standings[name] = new  # most are as full as before, by tenths
 
     def _put_all(self, nodes: Mapping[NodeName, Node]) -> None:
-        """The first ones: thousands are sorted at once sooner than put in one by one."""
+        """The first ones."""
+        spots: dict[Class, list[Spot]] = {}
         for name, node in nodes.items():
             if standing := self._standing(node):
                 spot = spot_of(name)
                 self._standings[name], self._names[spot] = standing, name
-                self._classes.setdefault(standing.kind, []).append(spot)
-        for row in self._classes.values():
-            row.sort()
+                spots.setdefault(standing.kind, []).append(spot)
+        for kind, found in spots.items():
+            ring = self._classes[kind] = Ring()
+            ring.add_all(found)
 
-    def _put(self, name: NodeName, node: Node | None) -> None:
-        old = self._standings.get(name)
-        new = self._standing(node) if node is not None else None
-        if new is old:
-            return
-        if new is not None:
-            self._standings[name] = new
-            if old is not None and old.kind == new.kind:
-                return  # most are as full as before, by tenths
+    def _put(self, name: NodeName, old: Standing | None, new: Standing | None) -> None:
+        """Among nodes that are about as full as it is now."""
         spot = spot_of(name)
         if old is not None:
-            row = self._classes[old.kind]
-            del row[bisect_left(row, spot)]
+            self._classes[old.kind].remove(spot)
         if new is None:
             del self._standings[name], self._names[spot]
             return
+        self._standings[name] = new
         self._names[spot] = name
-        insort(self._classes.setdefault(new.kind, []), spot)
+        ring = self._classes.get(new.kind)
+        if ring is None:
+            ring = self._classes[new.kind] = Ring()
+        ring.add(spot)
 
     def _standing(self, node: Node) -> Standing | None:
         """None for a node that takes none of them."""
@@ -196,9 +166,9 @@ class Inventory:
         it no more.
         """
         names, standings, mark = self._names, self._standings, mark_of(start)
-        below = sorted(kind for kind, row in self._classes.items() if row and not kind[0])
+        below = sorted([kind for kind, ring in self._classes.items() if ring and not kind[0]])
         for kind in below:
-            for spot in _around(self._classes[kind], mark):
+            for spot in self._classes[kind].around(mark):
                 name = names[spot]
                 yield name, standings[name]
         spots = [spot for kind in below for spot in self._classes[kind]]
@@ -211,10 +181,9 @@ class Inventory:
         its own while others have room below the target.
         """
         first, last = map(mark_of, arc_of(part))
-        for kind in sorted(kind for kind, row in self._classes.items() if row and not kind[0]):
-            row = self._classes[kind]
-            arc = row[bisect_left(row, first) : bisect_left(row, last)]
-            for spot in _around(arc, mark_of(start)):
+        for kind in sorted([kind for kind, ring in self._classes.items() if ring and not kind[0]]):
+            arc = self._classes[kind].between(first, last)
+            for spot in around(arc, mark_of(start)):
                 name = self._names[spot]
                 yield name, self._standings[name]
 
@@ -226,7 +195,7 @@ class Inventory:
         ``again`` are those that were there already, and what they had taken before that.
         """
         come: dict[Class, dict[Spot, tuple[int, Standing]]] = {}  # how many each has taken
-        kinds = [kind for kind, row in self._classes.items() if row and kind[0]]
+        kinds = [kind for kind, ring in self._classes.items() if ring and kind[0]]
         heapify(kinds)
         while True:
             for spot, last, before in again:
@@ -243,19 +212,13 @@ class Inventory:
             while kinds and kinds[0] == kind:
                 heappop(kinds)
             back = come.pop(kind, {})
-            here = _around(self._classes.get(kind, []), mark)
-            both = merge(here, _around(sorted(back), mark), key=lambda s: (s < mark, s))
+            here = self._classes.get(kind, EMPTY).around(mark)
+            both = merge(here, around(sorted(back), mark), key=lambda s: (s < mark, s))
             for spot in both:
                 name = self._names[spot]
                 taken, standing = back[spot] if spot in back else (0, self._standings[name])
                 yield name, standing
                 again.append((spot, standing, taken))
-
-
-def _around(row: list[Spot], mark: Spot) -> Iterator[Spot]:
-    """A row sorted as the ring is, from a place on it on and around."""
-    first = bisect_left(row, mark)
-    return map(row.__getitem__, chain(range(first, len(row)), range(first)))
 
 
 def _times(each: int, left: int) -> int:
@@ -270,17 +233,21 @@ class Kept:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Demand, int], Inventory] = {}
+        self._last: tuple[tuple[Demand, int], Inventory] | None = None
 
     def inventory_of(
         self, nodes: Mapping[NodeName, Node], demand: Demand, target_percent: int
     ) -> Inventory:
         key = (demand, target_percent)
-        found = self._kept.pop(key, None) or Inventory(demand, target_percent)
-        self._kept[key] = found  # the last is the one used last
-        if len(self._kept) > KEPT_MAX:
-            del self._kept[next(iter(self._kept))]
-        found.follow(nodes)
-        return found
+        if self._last is None or self._last[0] != key:
+            found = self._kept.pop(key, None) or Inventory(demand, target_percent)
+            self._kept[key] = found  # the last is the one used last
+            self._last = key, found
+            if len(self._kept) > KEPT_MAX:
+                del self._kept[next(iter(self._kept))]
+        inventory = self._last[1]
+        inventory.follow(nodes)
+        return inventory
 
 
 # Surveys look at what was before a decision: one order for both would go back and forth.

@@ -62,7 +62,7 @@ _kept = Roster()
 
 def part_of(nodes: Mapping[NodeName, Node], peer: NodeName | None) -> Part | None:
     """The part of these nodes that is this peer's; None where there are none, or no peer."""
-    if peer is None or len(nodes) < 2 * PART_NODES:
+    if peer is None:
         return None
     _kept.follow(nodes)
     return _kept.part_of(peer)

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from ozymandias.core.inventory import RING, place_of, start_of
+from ozymandias.core.ring import RING, place_of, start_of
 from ozymandias.core.rooms import NOW, UNCOUNTED, Room, Rooms
 from ozymandias.core.rules import NO_RULES, Rules, at_home
 from ozymandias.model.instance import SlotState

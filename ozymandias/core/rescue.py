@@ -10,7 +10,7 @@ from ozymandias.core.buckets import FreeSlots, is_current
 from ozymandias.core.edits import new_instance
 from ozymandias.core.placement import Ask, Placement
 from ozymandias.core.rules import rules_of
-from ozymandias.core.runs import place_runs
+from ozymandias.core.runs import place_runs, why_of
 from ozymandias.model.assignments import OfJob
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobRecord
@@ -45,7 +45,7 @@ def moved_in_runs(
             portions = place_runs(nodes, ask, len(alike), there)
             if portions is None:
                 return None
-            places = (_place(portion) for portion in portions for _ in range(portion[1]))
+            places = (_place(ask, portion) for portion in portions for _ in range(portion[1]))
             for assigned, placed in zip(alike, places, strict=True):
                 # A slot that is still stopping somewhere else would be two pods of one name.
                 slot = next(fresh) if assigned.slot in used else assigned.slot
@@ -96,8 +96,9 @@ class Living(Mapping[NodeName, int]):
         return len((self._column.keys() - self._lost_on) | self._new.keys())
 
 
-def _place(portion: Portion) -> Placement:
-    node, _, (words, score) = portion
+def _place(ask: Ask, portion: Portion) -> Placement:
+    node, _, why = portion
+    words, score = why_of(ask, why)
     return Placement(node=node, state=SlotState.RUNNING, reason=f"{node} {words}", score=score)
 
 

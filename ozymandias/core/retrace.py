@@ -17,9 +17,9 @@ from typing import NamedTuple
 from ozymandias.core.contest import DISPLACES
 from ozymandias.core.decision import LIVE, job_of
 from ozymandias.core.fitting import describe, shortfall
-from ozymandias.core.inventory import is_in
 from ozymandias.core.placement import Ask, ranked
 from ozymandias.core.rebalance import MOVES_HERE
+from ozymandias.core.ring import is_in
 from ozymandias.core.rooms import Room, Rooms, rooms_of
 from ozymandias.core.rules import Rules, rules_of
 from ozymandias.core.survey import ELSEWHERE

@@ -8,16 +8,18 @@ is gone from the beginning.
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
-from ozymandias.core.inventory import ENDLESS, PLACING, Standing, start_of
+from ozymandias.core.inventory import ENDLESS, PLACING, Standing
 from ozymandias.core.placement import Ask, company_words, cpu_term, share_of
+from ozymandias.core.ring import start_of
 from ozymandias.core.rooms import UNCOUNTED
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.part import Part
 from ozymandias.model.plan import Portion, Score
 from ozymandias.model.units import format_size
 
-_Why = tuple[str, Score]  # what is said of a node, and its score
+Why = tuple[str, Score]  # what is said of a node, and its score
 
 
 def place_runs(
@@ -29,6 +31,7 @@ def place_runs(
 ) -> list[Portion] | None:
     """All ``count`` of them, run by run; None when that would ask for more than this knows.
 
+    What `why_of` has to say of each is part of it, to be said when somebody asks.
     In a ``part`` of the nodes if one is given, and only below the target (`core/parts.py`).
     """
     rules = ask.rules
@@ -39,22 +42,24 @@ def place_runs(
     order = PLACING.inventory_of(nodes, ask.demand, rules.target_percent)
     start, against = start_of(str(ask.job), ask.version), rules.against
     counts_cpu = bool(ask.demand.cpu_millis)
-    is_anywhere = bool(apart_from or there)
+    most = min(share, limit)  # of a node that has none of it, as all of them do that nobody is on
+    is_plain = not (apart_from or there or counts_cpu)
     found: list[Portion] = []
     taken: dict[NodeName, int] = {}  # by now
-    told: dict[object, _Why] = {}  # of nodes that are alike
+    why: object
     for name, standing in order.in_part(part, start) if part else order.in_order(start):
-        same = had = before = taken.get(name, 0)
-        if is_anywhere:
+        before = taken.get(name, 0)
+        if is_plain and not before:
+            number, why = min(most, standing.most), standing
+        else:
             same, had = apart_from.get(name, 0) + before, there.get(name, 0) + before
-        number = min(standing.most, share - same, limit - had, count)
-        if number <= 0 or name in against:
+            number = min(standing.most, share - same, limit - had)
+            cores = _cores(nodes[name]) if counts_cpu else None
+            why = standing, same, before, cores
+        if number > count:
+            number = count
+        if number <= 0 or (against and name in against):
             continue
-        cores = _cores(nodes[name]) if counts_cpu else None
-        alike = (standing, same, before, cores) if same or counts_cpu else standing
-        why = told.get(alike)
-        if why is None:
-            why = told[alike] = _why(ask, standing, same, before, cores)
         found.append((name, number, why))
         taken[name] = before + number
         count -= number
@@ -69,10 +74,9 @@ def _cores(node: Node) -> tuple[int, int]:
     return ledger.promised.resources.cpu_millis, ledger.allocatable.cpu_millis
 
 
-def _why(
-    ask: Ask, standing: Standing, same: int, before: int, processors: tuple[int, int] | None
-) -> _Why:
+def why_of(ask: Ask, why: Any) -> Why:
     """In the words that the first of the run would be given, after ``before`` others."""
+    standing, same, before, processors = (why, 0, 0, None) if type(why) is Standing else why
     demand, limit, promised = ask.demand, standing.limit, standing.promised
     memory = demand.memory_bytes
     free = limit - max(promised, standing.held) - before * memory

@@ -21,6 +21,8 @@ Which of those goes first is said by core/arbiter.py alone. What an operator set
 drain, labels) is in core/nodes.py.
 """
 
+from functools import partial
+
 from ozymandias import problems
 from ozymandias.core.attempt import beside, instead, is_alike, rooms_without
 from ozymandias.core.autoscale import fitting_after, not_by_hand, pool_of, wanted_after
@@ -40,7 +42,7 @@ from ozymandias.core.rules import (
     unknown_burst_nodes,
     unknown_neighbour,
 )
-from ozymandias.core.runs import place_runs
+from ozymandias.core.runs import place_runs, why_of
 from ozymandias.core.system import pending_on, rooms_for_system, tend, tending_of
 from ozymandias.core.upkeep import pending_of, plan_pending, plan_repair, plan_tidy, stops_of
 from ozymandias.core.vacate import plan_vacate
@@ -284,7 +286,7 @@ def _place_all(
     for part in (own, None) if own else (None,):
         if portions := place_runs(snapshot.nodes, ask, missing, current, part):
             numbers = slots.take([count for _, count, _ in portions])
-            runs = Runs(key, head, demand, portions, numbers)
+            runs = Runs(key, head, demand, portions, numbers, partial(why_of, ask))
             return Plan(reason="", edits=runs, part=part)
     attempt = beside(snapshot, job, head.wanted, buckets, ask.rules)
     if not attempt.fits():

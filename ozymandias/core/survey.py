@@ -12,8 +12,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from ozymandias.core.attempt import why_closed
-from ozymandias.core.inventory import SURVEYING, is_in, start_of
+from ozymandias.core.inventory import SURVEYING
 from ozymandias.core.placement import Ask, ranked, share_of
+from ozymandias.core.ring import is_in, start_of
 from ozymandias.core.rooms import RUNNING, Room, cpu_limit
 from ozymandias.model.instance import SlotState
 from ozymandias.model.node import Demand, Node, NodeName

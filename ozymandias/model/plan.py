@@ -9,7 +9,7 @@ all the slots on a node; each is made when somebody looks at it, and nobody does
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, islice, repeat
@@ -90,17 +90,18 @@ Step = Edit | Run
 
 
 Score = tuple[tuple[str, float], ...]
-# A node, how many it takes, what is said of it after its name, and the terms of its score.
-Portion = tuple[NodeName, int, tuple[str, Score]]
+# A node, how many it takes, and what there is to say of why.
+Portion = tuple[NodeName, int, object]
+Tell = Callable[[object], tuple[str, Score]]  # the words after its name, and the terms of its score
 
 
 class Runs(Sequence[Edit]):
     """New instances of one job, that may run at once: so many on each of some nodes.
 
-    ``slots`` are their numbers, portion by portion.
+    ``slots`` are their numbers, portion by portion; ``tell`` says what there is to say of each.
     """
 
-    __slots__ = ("_runs", "demand", "head", "job", "portions", "slots")
+    __slots__ = ("_runs", "demand", "head", "job", "portions", "slots", "tell")
 
     def __init__(
         self,
@@ -109,9 +110,10 @@ class Runs(Sequence[Edit]):
         demand: Demand,
         portions: Sequence[Portion],
         slots: Sequence[Sequence[int]],
+        tell: Tell,
     ) -> None:
         self.job, self.head, self.demand = job, head, demand
-        self.portions, self.slots = portions, slots
+        self.portions, self.slots, self.tell = portions, slots, tell
         self._runs: tuple[Run, ...] | None = None
 
     @property
@@ -122,10 +124,13 @@ class Runs(Sequence[Edit]):
 
     def each_run(self) -> Iterator[Run]:
         """One by one, for who looks at the first of them."""
-        return map(self._run, self.portions, self.slots)
+        told: dict[object, tuple[str, Score]] = {}  # of nodes that are alike
+        for (node, _, why), slots in zip(self.portions, self.slots, strict=True):
+            if why not in told:
+                told[why] = self.tell(why)
+            yield self._run(node, slots, *told[why])
 
-    def _run(self, portion: Portion, slots: Sequence[int]) -> Run:
-        node, _, (words, score) = portion
+    def _run(self, node: NodeName, slots: Sequence[int], words: str, score: Score) -> Run:
         return Run(
             node=node,
             job=self.job,

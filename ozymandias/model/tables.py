@@ -13,7 +13,6 @@ from collections.abc import (
     Collection,
     Hashable,
     ItemsView,
-    Iterable,
     Iterator,
     KeysView,
     Mapping,
@@ -43,15 +42,10 @@ _Older = tuple[dict[Hashable, Any], Mapping[K, V | None]]
 class Sharing(Mapping[K, V]):
     """Entries of which most are shared; who asks for all of them sees a dict."""
 
-    __slots__ = ("_length",)
-
-    _length: int
+    __slots__ = ()
 
     @abstractmethod
     def _all(self) -> dict[K, V]: ...
-
-    def __len__(self) -> int:
-        return self._length
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._all())
@@ -102,13 +96,12 @@ class Table(Sharing[K, V]):
         self,
         base: dict[K, V],
         recent: dict[K, V | None],
-        length: int,
         facts: dict[Hashable, Any],
         older: "_Older[K, V]",
         before: "Table[K, V] | None" = None,
         updates: Mapping[K, V | None] | None = None,
     ) -> None:
-        self._base, self._recent, self._length = base, recent, length
+        self._base, self._recent = base, recent
         # What was found out about the shared entries, for all tables that share them.
         self.facts = facts
         # The facts of the entries that these were made from, and what is different from those.
@@ -126,17 +119,27 @@ class Table(Sharing[K, V]):
         if isinstance(entries, Table):
             return entries
         base = entries if isinstance(entries, dict) else dict(entries)
-        return cls(base, {}, len(base), {}, ({}, {}))
+        return cls(base, {}, {}, ({}, {}))
 
     def changed(self, updates: Mapping[K, V | None]) -> "Table[K, V]":
         """This table with these entries; None takes one away."""
-        base, known = self._base, self._recent
-        recent, size = {**known, **updates}, len(base)
-        length = self._length + _number(updates.values()) - _number(self.of_each(updates))
-        if size > SMALL and len(recent) <= _recent_max(size, len(updates)):
-            return Table(base, recent, length, self.facts, self._older, self, updates)
-        whole = _laid_over(base, recent)
-        return Table(whole, {}, length, {}, (self.facts, recent), self, updates)
+        base = self._base
+        recent, size = {**self._recent, **updates}, len(base)
+        if size > SMALL and (
+            len(recent) <= RECENT_MAX or len(recent) <= _recent_max(size, len(updates))
+        ):
+            return Table(base, recent, self.facts, self._older, self, updates)
+        return Table(_laid_over(base, recent), {}, {}, (self.facts, recent), self, updates)
+
+    def __len__(self) -> int:
+        """Counted for who asks: nobody does of most tables."""
+        base, recent = self._base, self._recent
+        there = sum(map(is_not, recent.values(), repeat(None)))
+        return len(base) + there - sum(map(base.__contains__, recent))
+
+    def __bool__(self) -> bool:
+        """Few changes take away no more than they are."""
+        return len(self._base) > len(self._recent) or len(self) > 0
 
     def changes_since(self, other: Mapping[K, V]) -> Mapping[K, V | None] | None:
         """All entries that may differ from another one's, as they are here; None: not known."""
@@ -222,20 +225,17 @@ def _recent_max(size: int, updates: int) -> int:
     Each time those before are copied, and when there are too many, once, all entries. That is least
     where both cost the same.
     """
-    return max(RECENT_MAX, min(size // 2, isqrt(2 * size * max(2, updates))))
-
-
-def _number(entries: Iterable[object]) -> int:
-    """How many of them are there."""
-    return sum(map(is_not, entries, repeat(None)))
+    return min(size // 2, isqrt(2 * size * max(2, updates)))
 
 
 def _where(
     holds: Callable[[V], Any], known: Mapping[K, V], newer: Mapping[K, V | None]
 ) -> dict[K, V]:
     """The entries of which it holds: those that are ``known`` and not newer, and the newer ones."""
-    found = {key: value for key, value in known.items() if key not in newer}
-    return found | {k: value for k, value in newer.items() if value is not None and holds(value)}
+    found = {k: value for k, value in newer.items() if value is not None and holds(value)}
+    if not known:
+        return found
+    return {key: value for key, value in known.items() if key not in newer} | found
 
 
 def changes_between(before: Mapping[K, V], after: Mapping[K, V]) -> Mapping[K, V | None]:
@@ -254,7 +254,7 @@ class Row(Sharing[K, V]):
     with which it shares all others; who wants to see all of it lays those entries over once.
     """
 
-    __slots__ = ("_base", "_before", "_key", "_links", "_value")
+    __slots__ = ("_base", "_before", "_key", "_length", "_links", "_value")
 
     _key: K
     _value: V | None
@@ -263,6 +263,9 @@ class Row(Sharing[K, V]):
     def __init__(self) -> None:
         self._base: dict[K, V] = {}
         self._links = self._length = 0  # of the first: how many rows it goes back to the base
+
+    def __len__(self) -> int:
+        return self._length
 
     def entered(self, key: K, old: V | None, new: V | None) -> Self:
         """The row with something in the place of what was there; None: nothing."""

@@ -15,9 +15,10 @@ once that one is committed.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
+
+from msgspec import Struct
 
 from ozymandias.core.apply import apply
 from ozymandias.model.job import JobKey
@@ -41,21 +42,20 @@ _SLOT_BYTES = 3
 Rewritten = JobKey | NodeName | bytes  # a head, a ledger, or the key of the settings
 
 
-@dataclass(slots=True)
-class Reach:
+class Reach(Struct):
     """What plans change, and whose presence or absence they rely on.
 
     What there may be thousands of is in the order of the plans, and not sorted time and again.
     """
 
-    nodes: dict[NodeName, None] = field(default_factory=dict)
-    pairs: dict[Pair, None] = field(default_factory=dict)
-    placed: list[Places] = field(default_factory=list)  # more of those, of whole jobs
-    gaining: dict[NodeName, None] = field(default_factory=dict)
-    dead: set[NodeName] = field(default_factory=set)
-    jobs: set[JobKey] = field(default_factory=set)
-    claims: set[str] = field(default_factory=set)
-    versions: dict[bytes, bytes] = field(default_factory=dict)  # new ones, as they are written
+    nodes: dict[NodeName, None] = {}
+    pairs: dict[Pair, None] = {}
+    placed: list[Places] = []  # more of those, of whole jobs
+    gaining: dict[NodeName, None] = {}
+    dead: set[NodeName] = set()
+    jobs: set[JobKey] = set()
+    claims: set[str] = set()
+    versions: dict[bytes, bytes] = {}  # new ones, as they are written
     settings: bool = False
     heeds_settings: bool = False  # relies on them, and leaves them as they are
     values_bytes: int = 0  # of all but what nodes add

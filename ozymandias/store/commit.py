@@ -27,6 +27,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from ozymandias.core.routes import Names
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
@@ -68,8 +70,7 @@ NEVER = Compare(keys.FORMAT, "create", "=", -1)
 ENDING = "this daemon is being ended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class Committed(Struct, frozen=True, kw_only=True):
     plan: Plan
     revision: int
 

@@ -12,7 +12,7 @@ from ozymandias.core.inventory import Inventory
 from ozymandias.core.placement import Ask, place, share_of
 from ozymandias.core.rooms import NOW_OR_SOON, rooms_of
 from ozymandias.core.rules import NO_RULES, Rules
-from ozymandias.core.runs import place_runs
+from ozymandias.core.runs import place_runs, why_of
 from ozymandias.core.upkeep import LOST_AT_ONCE, LOST_IN_RUNS, plan_repair
 from ozymandias.model.instance import Slots, SlotState
 from ozymandias.model.job import PlacementRules
@@ -86,7 +86,8 @@ def test_runs_are_what_one_by_one_gives(
     placed = place(rooms_of(Snapshot(nodes=nodes)), ask, count, there, NOW_OR_SOON)
     assert [name for name, count, _ in runs for _ in range(count)] == [p.node for p in placed]
     first = 0
-    for name, count, (words, score) in runs:
+    for name, count, why in runs:
+        words, score = why_of(ask, why)
         assert (f"{name} {words}", score) == (placed[first].reason, placed[first].score)
         first += count
 
