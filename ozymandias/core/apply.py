@@ -243,22 +243,23 @@ def _rewritten_nodes(
     changes = {change.node: change for change in plan.nodes}
     nodes: dict[NodeName, Node] = {}
     there, dead, displaced = Table.of(snapshot.nodes), plan.dead, plan.displaced
+    is_set = bool(changes or displaced)
     rows = assigned.by_node.of_each(touched)
     for name, node, row in zip(touched, there.of_each(touched), rows, strict=True):
         if node is None:
             raise AssertionError(f"{name} has no ledger")
-        if name in dead and node.is_alive:
+        if dead and name in dead and node.is_alive:
             raise AssertionError(f"{name} is alive and can't be declared dead")
         before = node.ledger
         held, promised = NO_SUMS if row is None else row.sums()
         ledger = structs.replace(before, held=held, promised=promised, commit=commit)
-        if name in changes:
+        if is_set and name in changes:
             ledger = _as_set(ledger, changes[name])
-        if name in displaced:
+        if is_set and name in displaced:
             ledger = replace(ledger, displaced=displaced[name])
         # Nearly all are one sum of what runs, and within the limit.
         is_well = held is promised and not held.host_ports and ledger.has_room_for(held.resources)
-        if name in gains and not is_well:
+        if not is_well and name in gains:
             _check_capacity(name, before, ledger)
         nodes[name] = structs.replace(node, ledger=ledger)
     return there.changed(nodes) if nodes else there

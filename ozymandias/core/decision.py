@@ -113,7 +113,7 @@ def _decided(step: Step) -> DecidedStep:
     return DecidedStep(
         node=step.node,
         job=step.job,
-        slots=Slots(tuple(step.slots)),
+        slots=Slots(step.slots),
         uid=step.uid,
         version=step.version,
         generation=step.generation,

@@ -35,10 +35,17 @@ class Slots:
     Most are one run, and are kept as a range: a thousand are no more work than one.
     """
 
-    __slots__ = ("numbers",)
+    __slots__ = ("_bytes", "numbers")
 
     def __init__(self, numbers: Sequence[int] = ()) -> None:
         self.numbers = numbers if type(numbers) is range else in_a_run(numbers)
+        self._bytes = b""
+
+    def spelled(self) -> bytes:
+        """As the store has them; jobs that share a run share this."""
+        if not self._bytes:
+            self._bytes = str(self).encode()
+        return self._bytes
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.numbers)

@@ -68,19 +68,27 @@ class Written:
     shown together with something else each key and its new bytes are looked for.
     """
 
-    __slots__ = ("_meanings", "assigned", "is_all", "jobs", "known", "ledgers", "ops", "others")
+    __slots__ = (
+        *("_meanings", "_rest", "assigned", "is_all", "jobs", "known", "ledgers", "ops", "others"),
+    )
 
     def __init__(self, *, assigned: Assignments | None = None, others: int = 0) -> None:
         self.ops: list[Put | Delete] = []
         self.known: list[Any] = []  # of each of them; None: the key is gone
         self.is_all = False  # the transaction writes nothing else
-        self.ledgers: list[tuple[NodeName, Ledger]] = []
+        self.ledgers: dict[NodeName, Ledger] = {}
         self.jobs: set[JobKey] = set()  # whose assignments it changes
         # All assignments as they are then, if others have changed nothing since that revision.
         self.assigned, self.others = assigned, others
         self._meanings: dict[tuple[bytes, bytes], Any] | None = None
+        self._rest: list[tuple[Put | Delete, Any]] = []
 
     def add(self, op: Put | Delete, known: Any) -> None:
+        """Anything but a ledger, or an assignment that is there then."""
+        self.add_known(op, known)
+        self._rest.append((op, known))
+
+    def add_known(self, op: Put | Delete, known: Any) -> None:
         self.ops.append(op)
         self.known.append(known)
 
@@ -96,9 +104,8 @@ class Written:
 
     def rest(self) -> Iterator[tuple[bytes, bytes, Any]]:
         """All but ledgers, and assignments that are there then."""
-        for op, known in zip(self.ops, self.known, strict=True):
-            if not isinstance(known, Ledger | Assignment):
-                yield *_written(op), known
+        for op, known in self._rest:
+            yield *_written(op), known
 
     def assignments(self) -> Iterator[Assignment]:
         return (known for known in self.known if isinstance(known, Assignment))

@@ -106,11 +106,7 @@ class GroupsEncoder:
         if group.demand is not self._demand or kind != self._kind:
             self._demand, self._kind = group.demand, kind
             self._learn(group)
-        numbers = group.slots.numbers
-        if type(numbers) is range and len(numbers) > 1:  # as `Slots` spells it
-            first, last = numbers.start, numbers.stop - 1
-            return b"%b%d-%d%b" % (self._head, first, last, self._tail)
-        return b"%b%b%b" % (self._head, str(group.slots).encode(), self._tail)
+        return self._head + group.slots.spelled() + self._tail
 
     def _learn(self, group: Group) -> None:
         marked = replace(group, slots=Slots((_MARK,)))

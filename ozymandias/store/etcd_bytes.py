@@ -27,6 +27,10 @@ _EQUAL = {
 }
 
 
+SIZE_BITS = 32  # a value is no larger than that
+FRAMES_MAX = 4096
+
+
 class Encoded(tuple[Op, ...]):
     """Operations that know their bytes, for when a transaction succeeds."""
 
@@ -87,14 +91,15 @@ def _compare_tail(target: str, operand: int) -> bytes:
 
 
 def _add_operations(parts: list[bytes], kind: bytes, ops: Iterable[Op]) -> None:
+    frames = _FRAMES
     for op in ops:
         if type(op) is not Put or op.lease or op.keep_lease or not (op.key and op.value):
             message = _rare(op)
             parts += (kind, _varint(len(message)), message)
             continue
         key, value = op.key, op.value
-        size = len(value)
-        parts += (kind, _put_head(len(key), size), key, _put_middle(size), value)
+        head, middle = frames[len(key) << SIZE_BITS | len(value)]
+        parts += (kind, head, key, middle, value)
 
 
 def _rare(op: Op) -> bytes:
@@ -105,19 +110,25 @@ def _rare(op: Op) -> bytes:
     return data
 
 
-@lru_cache(maxsize=4096)
-def _put_head(length: int, size: int) -> bytes:
-    """What comes before a key of this length in a put of a value of this size."""
-    head = _PUT_KEY + _varint(length)
-    inside = len(head) + length + len(_put_middle(size)) + size
-    inner = _REQUEST_PUT + _varint(inside)
-    return _varint(len(inner) + inside) + inner + head
+class _Frames(dict[int, tuple[bytes, bytes]]):
+    """What comes before the key in a put, and between key and value, by the lengths of both.
+
+    There are thousands of puts in a schedule, of few lengths; a dict tells them sooner than a
+    function that remembers.
+    """
+
+    def __missing__(self, lengths: int) -> tuple[bytes, bytes]:
+        if len(self) >= FRAMES_MAX:
+            self.clear()
+        length, size = lengths >> SIZE_BITS, lengths & (1 << SIZE_BITS) - 1
+        head, middle = _PUT_KEY + _varint(length), _PUT_VALUE + _varint(size)
+        inside = len(head) + length + len(middle) + size
+        inner = _REQUEST_PUT + _varint(inside)
+        found = self[lengths] = _varint(len(inner) + inside) + inner + head, middle
+        return found
 
 
-@lru_cache(maxsize=4096)
-def _put_middle(size: int) -> bytes:
-    """What comes between the key and a value of this size."""
-    return _PUT_VALUE + _varint(size)
+_FRAMES = _Frames()
 
 
 @lru_cache(maxsize=4096)

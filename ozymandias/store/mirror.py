@@ -273,9 +273,9 @@ class Mirror:
         Its assignments were entered in a table when it was decided. That is the table here, too, if
         nobody else has written what it lacks.
         """
-        for name, ledger in written.ledgers:
-            self._enter_ledger(name, ledger, revision)
-        changes = self._changes
+        changes, ledgers = self._changes, written.ledgers
+        self._ledgers |= {name: (ledger, revision) for name, ledger in ledgers.items()}
+        changes.nodes.update(ledgers)
         if written.assigned is not None and self.others_revision <= written.others:
             changes.assigned = written.assigned
             changes.assignments.clear()

@@ -133,19 +133,21 @@ class _Writer:
 
     def _nodes(self) -> None:
         after, unknown, marked = self.after.nodes, self.before.unknown, self.marked
-        ledgers, encode = self.written.ledgers, codec.encode
+        then, ledgers, add = self.then, self.written.ledgers, self.written.add_known
         for node in self.batch.reach.nodes:
             key, ledger = keys.ledger(node), after[node].ledger
             marked.append(key)
             if unknown and key in unknown:
                 self._put(key, ledger)
             else:
-                self._write(Put(key, encode(ledger)), ledger)
-                ledgers.append((node, ledger))
+                put = Put(key, codec.encode(ledger))
+                then.append(put)
+                add(put, ledger)
+                ledgers[node] = ledger
 
     def _assignments(self) -> None:
         after, unknown = self.after.assigned, self.before.unknown
-        then, ops, known = self.then, self.written.ops, self.written.known
+        then, add = self.then, self.written.add_known
         encode = codec.GroupsEncoder().encode
         last, there, path = None, NO_JOB, b""  # a job, and where it is
         for node, job in self.batch.reach.each_pair():
@@ -162,8 +164,7 @@ class _Writer:
             else:
                 put = Put(key, encode(assignment.groups))
                 then.append(put)
-                ops.append(put)
-                known.append(assignment)
+                add(put, assignment)
 
     def _jobs(self) -> None:
         for job in sorted(self.batch.reach.jobs):
