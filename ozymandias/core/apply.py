@@ -15,7 +15,15 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from ozymandias.model.assignments import NO_JOB, NO_SUMS, Assignments, sums_of
+from ozymandias.model.assignments import (
+    NO_JOB,
+    NO_NODE,
+    NO_SUMS,
+    NOTHING,
+    Assignments,
+    OnNode,
+    sums_of,
+)
 from ozymandias.model.instance import (
     Assignment,
     Group,
@@ -44,13 +52,19 @@ class _Kind(NamedTuple):
 
 def apply(snapshot: Snapshot, plan: Plan, commit: str = "") -> Snapshot:
     """The snapshot after the plan, at the same revision; ``commit`` marks what was rewritten."""
-    assigned = _edited_assignments(snapshot.assigned, plan)
+    nodes: Mapping[NodeName, Node] | None = None
+    if _is_plain(snapshot, plan):
+        assigned, nodes = _placed(snapshot, plan, commit)
+    else:
+        assigned = _edited_assignments(snapshot.assigned, plan.steps)
     gains = plan.effect.gaining  # their heads are compared and rewritten
     jobs = _changed_jobs(snapshot, plan, gains, commit)
     _check_slots(assigned, gains)
+    if nodes is None:
+        nodes = _rewritten_nodes(snapshot, assigned, plan, commit)
     return structs.replace(
         snapshot,
-        nodes=_rewritten_nodes(snapshot, assigned, plan, commit),
+        nodes=nodes,
         jobs=jobs,
         assignments=assigned,
         statuses=_forgotten(snapshot.told, plan.dead) if plan.dead else snapshot.statuses,
@@ -66,37 +80,70 @@ def _forgotten(statuses: Pairs[JobStatus], dead: Iterable[NodeName]) -> Pairs[Jo
     )
 
 
-# Assignments ------------------------------------------------------------------------------------
+# What nearly every plan makes --------------------------------------------------------------------
 
 
-def _edited_assignments(assigned: Assignments, plan: Plan) -> Assignments:
+def _is_plain(snapshot: Snapshot, plan: Plan) -> bool:
+    """Whether it is about a job that was nowhere, once on each of some nodes, and nothing else."""
     edits = plan.edits
-    if not isinstance(edits, Runs) or edits.job in assigned.by_job:
-        return _edited_by_steps(assigned, plan.steps)
-    if len(plan.pairs) < len(edits.portions):  # a node takes some twice
-        return _edited_by_steps(assigned, plan.steps)
-    return assigned.with_job(edits.job, edits.demand, _first_assignments(edits))
+    return (
+        isinstance(edits, Runs)
+        and edits.job not in snapshot.assigned.by_job
+        and len(plan.pairs) == len(edits.portions)  # else a node takes some twice
+        and not (plan.nodes or plan.dead or plan.displaced)
+    )
 
 
-def _first_assignments(runs: Runs) -> dict[NodeName, Assignment]:
-    """What nearly every plan makes: a job that was nowhere, once on each of some nodes."""
-    job, head, demand, state = runs.job, runs.head, runs.demand, SlotState.RUNNING
+def _placed(
+    snapshot: Snapshot, plan: Plan, commit: str
+) -> tuple[Assignments, Mapping[NodeName, Node]]:
+    """The same as below comes to, node by node: the assignment, its node's sums and its ledger."""
+    runs, names, there = plan.edits, plan.touched, Table.of(snapshot.nodes)
+    assert isinstance(runs, Runs), "it is plain"
+    job, demand, head, running = runs.job, runs.demand, runs.head, SlotState.RUNNING
     uid, version, generation = head.uid, head.version, head.restart
     found: dict[NodeName, Assignment] = {}
-    for (node, _, _), numbers in zip(runs.portions, runs.slots, strict=True):
+    rows: dict[NodeName, OnNode] = {}
+    nodes: dict[NodeName, Node] = {}
+    before, count, after = NOTHING, 0, NOTHING  # nodes that are as full share their sums
+    known = there.of_each(names), snapshot.assigned.by_node.of_each(names)
+    for name, numbers, node, row in zip(names, runs.slots, *known, strict=True):
+        if node is None:
+            raise AssertionError(f"{name} has no ledger")
+        slots = slots_of_run(numbers) if type(numbers) is range else Slots(numbers)
         group = Group(
             uid=uid,
             version=version,
             generation=generation,
-            state=state,
-            slots=slots_of_run(numbers) if type(numbers) is range else Slots(numbers),
+            state=running,
+            slots=slots,
             demand=demand,
         )
-        found[node] = Assignment(node=node, job=job, groups=(group,))
-    return found
+        found[name] = new = Assignment(node=name, job=job, groups=(group,))
+        row = NO_NODE if row is None else row
+        if row.running is not before or count != len(numbers):
+            before, count = row.running, len(numbers)
+            after = before.plus(demand, count)
+        rows[name] = row = row.with_running(job, new, after)
+        nodes[name] = _with_sums(node, *row.sums(), commit)
+    return snapshot.assigned.with_job(job, found, rows), there.changed(nodes)
 
 
-def _edited_by_steps(assigned: Assignments, steps: Sequence[Step]) -> Assignments:
+def _with_sums(node: Node, held: Totals, promised: Totals, commit: str) -> Node:
+    """With what its assignments come to, some of which are new."""
+    before = node.ledger
+    ledger = structs.replace(before, held=held, promised=promised, commit=commit)
+    # Nearly all are one sum of what runs, and within the limit.
+    is_well = held is promised and not held.host_ports and ledger.has_room_for(held.resources)
+    if not is_well:
+        _check_capacity(node.name, before, ledger)
+    return structs.replace(node, ledger=ledger)
+
+
+# Assignments ------------------------------------------------------------------------------------
+
+
+def _edited_assignments(assigned: Assignments, steps: Sequence[Step]) -> Assignments:
     updates: dict[Pair, Assignment | None] = {}
     several: dict[Pair, list[Step]] = {}  # whatever is not the first of a job on a node
     last, there = None, NO_JOB  # a job, and where it is
@@ -243,23 +290,20 @@ def _rewritten_nodes(
     changes = {change.node: change for change in plan.nodes}
     nodes: dict[NodeName, Node] = {}
     there, dead, displaced = Table.of(snapshot.nodes), plan.dead, plan.displaced
-    is_set = bool(changes or displaced)
     rows = assigned.by_node.of_each(touched)
     for name, node, row in zip(touched, there.of_each(touched), rows, strict=True):
         if node is None:
             raise AssertionError(f"{name} has no ledger")
-        if dead and name in dead and node.is_alive:
+        if name in dead and node.is_alive:
             raise AssertionError(f"{name} is alive and can't be declared dead")
         before = node.ledger
         held, promised = NO_SUMS if row is None else row.sums()
         ledger = structs.replace(before, held=held, promised=promised, commit=commit)
-        if is_set and name in changes:
+        if name in changes:
             ledger = _as_set(ledger, changes[name])
-        if is_set and name in displaced:
+        if name in displaced:
             ledger = replace(ledger, displaced=displaced[name])
-        # Nearly all are one sum of what runs, and within the limit.
-        is_well = held is promised and not held.host_ports and ledger.has_room_for(held.resources)
-        if not is_well and name in gains:
+        if name in gains:
             _check_capacity(name, before, ledger)
         nodes[name] = structs.replace(node, ledger=ledger)
     return there.changed(nodes) if nodes else there

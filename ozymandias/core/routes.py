@@ -34,10 +34,12 @@ def default_hosts(key: JobKey, ingress_domain: str) -> tuple[str, ...]:
 
 def hosts_of(job: Job, ingress_domain: str) -> tuple[tuple[str, str, int], ...]:
     """Every (host, path, port of the pod) that a job answers for, in the order it names them."""
-    defaults = default_hosts(job.key, ingress_domain)
     if job.ingress is None:
         port = _first_tcp_port(job)
-        return () if port is None else tuple((host, "/", port) for host in defaults)
+        if port is None:
+            return ()
+        return tuple((host, "/", port) for host in default_hosts(job.key, ingress_domain))
+    defaults = default_hosts(job.key, ingress_domain)
     found: dict[tuple[str, str], int] = {}
     for rule in job.ingress:
         path = "/" + rule.path.strip("/")

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from ozymandias.model.instance import Assignment, Group, SlotState
 from ozymandias.model.job import JobKey
-from ozymandias.model.node import Demand, NodeName, Totals
+from ozymandias.model.node import NodeName, Totals
 from ozymandias.model.tables import Column, Pairs, Row, Table
 
 NOTHING = Totals()
@@ -142,23 +142,15 @@ NO_JOB = OfJob()
 class Assignments(Pairs[Assignment]):
     __slots__ = ()
 
-    def with_job(self, job: JobKey, demand: Demand, entries: Mapping[NodeName, Assignment]) -> Self:
-        """A job that was nowhere, of which all instances run."""
+    def with_job(
+        self, job: JobKey, found: Mapping[NodeName, Assignment], rows: Mapping[NodeName, OnNode]
+    ) -> Self:
+        """A job that was nowhere, with the rows of the nodes where it is now."""
         assert job not in self._by_job, f"{job} is somewhere already"
-        rows: dict[NodeName, OnNode] = {}
-        before, number, running = NOTHING, 0, NOTHING  # nodes that are as full share their sum
-        there = self.by_node.of_each(entries)
-        for (node, new), row in zip(entries.items(), there, strict=True):
-            known = row if row is not None else NO_NODE
-            more = len(new.groups[0].slots.numbers)
-            if known.running is not before or more != number:
-                before, number = known.running, more
-                running = before.plus(demand, more)
-            rows[node] = known.with_running(job, new, running)
         column = OfJob()
-        column.update(entries)
+        column.update(found)
         by_job = self._by_job.changed({job: column or None})
-        return type(self)(self._by_node.changed(rows), by_job, self._length + len(entries))
+        return type(self)(self._by_node.changed(rows), by_job, self._length + len(found))
 
     def _new_row(self) -> OnNode:
         return OnNode()

@@ -64,20 +64,23 @@ class Demand(Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        volumes = [v for c in job.containers for v in c.volumes if v.kind is VolumeKind.LOCAL]
+        memory_bytes = disk_bytes = cpu_millis = 0
+        ports: set[HostPort] = set()
         # On the machine's own network every port that is listened on is one of the machine's.
         is_host = job.network is NetworkMode.HOST
-        ports = {
-            HostPort(port=port, protocol=p.protocol)
-            for c in job.containers
-            for p in c.ports
-            if (port := p.container if is_host else p.host) is not None
-        }
+        for container in job.containers:
+            memory_bytes += container.memory_bytes
+            cpu_millis += millis_of(container.cpu) if container.cpu else 0
+            for volume in container.volumes:
+                disk_bytes += volume.space_bytes if volume.kind is VolumeKind.LOCAL else 0
+            for p in container.ports:
+                if (port := p.container if is_host else p.host) is not None:
+                    ports.add(HostPort(port=port, protocol=p.protocol))
         return cls(
-            memory_bytes=sum(c.memory_bytes for c in job.containers),
-            disk_bytes=sum(v.space_bytes for v in volumes),
+            memory_bytes=memory_bytes,
+            disk_bytes=disk_bytes,
             host_ports=tuple(sorted(ports)),
-            cpu_millis=sum(millis_of(c.cpu) for c in job.containers if c.cpu),
+            cpu_millis=cpu_millis,
         )
 
     @property

@@ -50,7 +50,7 @@ class Reach(Struct):
 
     nodes: dict[NodeName, None] = {}
     pairs: dict[Pair, None] = {}
-    placed: list[Places] = []  # more of those, of whole jobs
+    placed: list[Places] = []  # more of those, of a job each
     gaining: dict[NodeName, None] = {}
     dead: set[NodeName] = set()
     jobs: set[JobKey] = set()

@@ -85,12 +85,9 @@ class Written:
 
     def add(self, op: Put | Delete, known: Any) -> None:
         """Anything but a ledger, or an assignment that is there then."""
-        self.add_known(op, known)
-        self._rest.append((op, known))
-
-    def add_known(self, op: Put | Delete, known: Any) -> None:
         self.ops.append(op)
         self.known.append(known)
+        self._rest.append((op, known))
 
     def is_first(self, key: bytes, value: bytes) -> bool:
         return bool(self.ops) and _written(self.ops[0]) == (key, value)

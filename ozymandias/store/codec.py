@@ -82,6 +82,9 @@ _MARK = 10**30 + 7  # a slot's number that is nothing else's
 Unknown = Mapping[str, Any]  # by name; of a list of groups, by `_same`
 
 
+encode_known = _encoder.encode  # of a record without members that we don't know
+
+
 def encode(value: Any, unknown: Unknown | None = None) -> bytes:
     """``unknown``: members of the record that is rewritten which this version does not know."""
     if not unknown:

@@ -44,10 +44,14 @@ JOIN_TOKENS = SETTINGS + b"join-tokens/"
 SKYDNS = b"/skydns/"
 FLANNEL = b"/coreos.com/network/"  # flanneld's own keys
 
+# Keys name the same nodes and jobs again and again: a million of them share a few thousand names.
+NODES_KEPT = 2**14
+JOBS_KEPT = 2**16
 EVENTS_PER_NODE = 500
 DECISIONS_PER_NODE = 100
 
 
+@lru_cache(NODES_KEPT)
 def node(name: NodeName) -> bytes:
     return NODES + name.encode()
 
@@ -56,6 +60,7 @@ def load(name: NodeName) -> bytes:
     return LOADS + name.encode()
 
 
+@lru_cache(NODES_KEPT)
 def ledger(name: NodeName) -> bytes:
     return LEDGERS + name.encode()
 
@@ -73,6 +78,7 @@ def version(key: JobKey, number: int) -> bytes:
     return versions(key) + f"{number:010d}".encode()
 
 
+@lru_cache(NODES_KEPT)
 def assignments(name: NodeName) -> bytes:
     return ASSIGNMENTS + name.encode() + b"/"
 
@@ -136,11 +142,6 @@ def prefix_end(prefix: bytes) -> bytes:
 def parts(key: bytes, prefix: bytes) -> tuple[str, ...]:
     """The path segments of a key below a prefix. UnicodeDecodeError is a ValueError."""
     return tuple(key[len(prefix) :].decode().split("/"))
-
-
-# Keys name the same nodes and jobs again and again: a million of them share a few thousand names.
-NODES_KEPT = 2**14
-JOBS_KEPT = 2**16
 
 
 def node_and_job(key: bytes, prefix: bytes) -> tuple[NodeName, JobKey]:

@@ -6,17 +6,17 @@ is compared to be of its revision. Values do not wait for that: they are made wh
 (`drafted`), so that the store has the next transaction as soon as it has answered.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ozymandias.core.routes import Names, dns_records
-from ozymandias.model.assignments import NO_JOB
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Pair, Table
 from ozymandias.ports import Compare, Delete, Op, Put, Txn
 from ozymandias.store import codec, keys
 from ozymandias.store.batch import Batch
@@ -55,18 +55,19 @@ def completed(draft: Draft, batch: Batch, fence: tuple[Compare, ...]) -> Transac
 
 
 def _compares(batch: Batch, fenced: frozenset[bytes]) -> Iterator[Compare]:
-    before, reach = batch.before, batch.reach
-    for node in reach.nodes:
-        revision = batch.revision_of(node, before.nodes[node].ledger_revision)
-        yield Compare(keys.ledger(node), "mod", "=", revision)
-    for node in reach.gaining:
-        key = keys.node(node)
+    before, reach, nodes = batch.before, batch.reach, Table.of(batch.before.nodes)
+    revision_of = batch.revision_of
+    for name, node in zip(reach.nodes, nodes.of_each(reach.nodes), strict=True):
+        assert node is not None, f"{name} has no ledger"
+        yield Compare(keys.ledger(name), "mod", "=", revision_of(name, node.ledger_revision))
+    for name, seen in zip(reach.gaining, nodes.of_each(reach.gaining), strict=True):
+        key = keys.node(name)
         if key not in fenced:  # the fence compares our own record already
-            epoch = before.nodes[node].presence_revision
-            assert epoch, f"{node} gains an instance but is not there"
+            epoch = seen.presence_revision if seen is not None else 0
+            assert epoch, f"{name} gains an instance but is not there"
             yield Compare(key, "create", "=", epoch)
-    for node in sorted(reach.dead):
-        yield Compare(keys.node(node), "version", "=", 0)
+    for name in sorted(reach.dead):
+        yield Compare(keys.node(name), "version", "=", 0)
     for job in sorted(reach.jobs):
         record = before.jobs.get(job)
         if record is None and job not in batch.after.jobs:
@@ -120,6 +121,12 @@ class _Writer:
         self.then.append(op)
         self.written.add(op, known)
 
+    def _write_all(self, puts: list[Put], known: Iterable[Any]) -> None:
+        """Ledgers, or assignments: there are many."""
+        self.then += puts
+        self.written.ops += puts
+        self.written.known += known
+
     def _put(self, key: bytes, stored: Any, *, keeps_unknown: bool = True) -> None:
         unknown = self.before.unknown.get(key) if keeps_unknown else None
         put = Put(key, codec.encode(stored, unknown))
@@ -132,39 +139,45 @@ class _Writer:
         self._write(Delete(key), None)
 
     def _nodes(self) -> None:
-        after, unknown, marked = self.after.nodes, self.before.unknown, self.marked
-        then, ledgers, add = self.then, self.written.ledgers, self.written.add_known
-        for node in self.batch.reach.nodes:
-            key, ledger = keys.ledger(node), after[node].ledger
-            marked.append(key)
-            if unknown and key in unknown:
+        names, unknown = self.batch.reach.nodes, self.before.unknown
+        found = Table.of(self.after.nodes).of_each(names)
+        ledgers = {name: node.ledger for name, node in zip(names, found, strict=True) if node}
+        marked = list(map(keys.ledger, ledgers))
+        self.marked += marked
+        if unknown:
+            for key, ledger in zip(marked, ledgers.values(), strict=True):
                 self._put(key, ledger)
-            else:
-                put = Put(key, codec.encode(ledger))
-                then.append(put)
-                add(put, ledger)
-                ledgers[node] = ledger
+            return
+        self.written.ledgers = ledgers
+        puts = list(map(Put, marked, map(codec.encode_known, ledgers.values())))
+        self._write_all(puts, ledgers.values())
 
     def _assignments(self) -> None:
-        after, unknown = self.after.assigned, self.before.unknown
-        then, add = self.then, self.written.add_known
+        reach = self.batch.reach
+        if self.before.unknown or reach.pairs:
+            self._reassigned(reach.each_pair())
+            return
         encode = codec.GroupsEncoder().encode
-        last, there, path = None, NO_JOB, b""  # a job, and where it is
-        for node, job in self.batch.reach.each_pair():
-            if job is not last:
-                last, there, path = job, after.of_job(job), keys.of_job(job)
-                self.written.jobs.add(job)
-            assignment = there.get(node)
-            key = keys.assignments(node) + path
+        for job, nodes in ((places.job, places.nodes) for places in reach.placed):
+            there, path = self.after.assigned.of_job(job), keys.of_job(job)
+            assigned = [there[node] for node in nodes]
+            at = [keys.assignments(node) + path for node in nodes]
+            puts = list(map(Put, at, [encode(one.groups) for one in assigned]))
+            self._write_all(puts, assigned)
+            self.written.jobs.add(job)
+
+    def _reassigned(self, pairs: Iterable[Pair]) -> None:
+        """What may be gone then, or hold what only a newer daemon knows."""
+        after, unknown, encode = self.after.assigned, self.before.unknown, codec.encode_known
+        for node, job in pairs:
+            self.written.jobs.add(job)
+            assignment, key = after.of_job(job).get(node), keys.assignment(node, job)
             if assignment is None:
                 self._delete(key)
-            elif unknown and key in unknown:
-                value = codec.encode(assignment.groups, unknown[key])
-                self.then.append(Put(key, value))
+            elif key in unknown:
+                self.then.append(Put(key, codec.encode(assignment.groups, unknown[key])))
             else:
-                put = Put(key, encode(assignment.groups))
-                then.append(put)
-                add(put, assignment)
+                self._write_all([Put(key, encode(assignment.groups))], [assignment])
 
     def _jobs(self) -> None:
         for job in sorted(self.batch.reach.jobs):
