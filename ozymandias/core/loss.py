@@ -71,11 +71,11 @@ def judge_loss(
     ``held_back`` are those held when this was last asked: when a mass loss ends, because some have
     come back, the others are about to, and keep the time they were given.
     """
-    holding = snapshot.assigned.by_node.keys() & snapshot.nodes.keys()
-    alive = alive_in(snapshot)
-    missing = holding - alive
+    by_node = snapshot.assigned.by_node
+    missing = {name for name in snapshot.nodes_where(_is_missing) if name in by_node}
     if not missing:
         return Loss()
+    holding, alive = by_node.keys() & snapshot.nodes.keys(), alive_in(snapshot)
     # Leases of one bad moment lapse one after the other: who went just before counts as well.
     known = (seen_alive | seen_there) - alive
     recent = {
