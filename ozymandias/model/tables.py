@@ -84,6 +84,7 @@ class Table(Sharing[K, V]):
         "_base",
         "_before",
         "_found",
+        "_number",
         "_older",
         "_prior",
         "_recent",
@@ -101,7 +102,7 @@ class Table(Sharing[K, V]):
         before: "Table[K, V] | None" = None,
         updates: Mapping[K, V | None] | None = None,
     ) -> None:
-        self._base, self._recent = base, recent
+        self._base, self._recent, self._number = base, recent, -1  # entries, once counted
         # What was found out about the shared entries, for all tables that share them.
         self.facts = facts
         # The facts of the entries that these were made from, and what is different from those.
@@ -132,10 +133,12 @@ class Table(Sharing[K, V]):
         return Table(_laid_over(base, recent), {}, {}, (self.facts, recent), self, updates)
 
     def __len__(self) -> int:
-        """Counted for who asks: nobody does of most tables."""
-        base, recent = self._base, self._recent
-        there = sum(map(is_not, recent.values(), repeat(None)))
-        return len(base) + there - sum(map(base.__contains__, recent))
+        """Counted when it is first asked for: nobody does of most tables."""
+        if self._number < 0:
+            base, recent = self._base, self._recent
+            there = sum(map(is_not, recent.values(), repeat(None)))
+            self._number = len(base) + there - sum(map(base.__contains__, recent))
+        return self._number
 
     def __bool__(self) -> bool:
         """Few changes take away no more than they are."""
