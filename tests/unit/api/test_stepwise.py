@@ -21,6 +21,7 @@ from ozymandias.api.stepwise import step_by_step
 from ozymandias.core.advice import NODES_FEW, advice
 from ozymandias.core.arbiter import Leisure
 from ozymandias.core.drift import drift_rows
+from ozymandias.core.foresee import foresee
 from ozymandias.core.outlook import SUGGESTED_MAX, Future, fates, suggested, waiting_after
 from ozymandias.core.preempt import Lately
 from ozymandias.core.rebalance import foresee_rebalance
@@ -172,6 +173,15 @@ def test_losses_of_a_plan_are_played_step_by_step() -> None:
     told, turns = asked(Foresight(access(large())).after(plan, lose_any=1))
     assert told["played"] == told["ways"] == NODES_FEW
     assert turns > 5 * NODES_FEW
+
+
+def test_what_follows_from_a_change_is_played_step_by_step() -> None:
+    """Several turns for each step of a rollout, of which there are two for each instance."""
+    plan = planned(submit(large(), job("low0", 190, "900M", image="new")))
+    told, turns = asked(Foresight(access(large())).following(large(), plan))
+    found = foresee(large(), plan, NOW)
+    assert told == found and len(found.edits) == 2 * 190
+    assert turns > 2 * len(found.edits)
 
 
 def test_drift_is_told_lack_by_lack() -> None:
