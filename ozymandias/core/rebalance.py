@@ -35,7 +35,7 @@ from ozymandias.model.job import JobKey, JobRecord, Move, OnPartition
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.record import replace
-from ozymandias.model.settings import RebalanceMode, Rebalancing
+from ozymandias.model.settings import RebalanceMode
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Table
 
@@ -153,30 +153,6 @@ def _begin(snapshot: Snapshot, step: Step, now: float) -> Plan:
         edits=(new_instance(old.job, record.head, slot, old.demand, placed, why),),
         job=JobChange(key=old.job, head=replace(record.head, move=move)),
         settings=settings,
-    )
-
-
-def plan_ask(
-    snapshot: Snapshot, moves: int, now: float, by: str = "", *, override_freeze: str = ""
-) -> Plan:
-    """An operator's word: so many moves at most, from now on; 0 takes back what was asked for.
-
-    ``override_freeze`` is why they do not wait for the end of a freeze window; it goes with them.
-    """
-    settings = snapshot.settings
-    if moves <= 0:
-        if settings.rebalancing is None:
-            return Plan(reason="no rebalance is under way")
-        ended = replace(settings, rebalancing=None)
-        return Plan(reason="the rebalance is ended: no more moves begin", settings=ended)
-    if not foresee_rebalance(snapshot, now, moves_max=1).steps:
-        return Plan(reason="no move is worth it: nothing to change")
-    count = min(moves, MOVES_MAX)
-    asked = Rebalancing(moves=count, since=now, by=by, override_freeze=override_freeze)
-    at_once = f", not waiting for the end of a freeze ({override_freeze})" * bool(override_freeze)
-    return Plan(
-        reason=f"the cluster is laid out better, by at most {count} moves{at_once}",
-        settings=replace(settings, rebalancing=asked),
     )
 
 
@@ -329,6 +305,12 @@ class Search:
             return None
         step = self._try(key, node)
         return step if step and is_healing(step.gain) else None
+
+    def again(self, step: Step) -> Step | None:
+        """The same move, looked at as the cluster is here; None if it is no longer to be made."""
+        job, node = step.instance.job, step.instance.node
+        found = self._try(job, node) if job in self._movable else None
+        return found if found and found.placed.node == step.placed.node else None
 
     def why_not_movable(self, key: JobKey) -> str:
         """Why nothing of a job is moved now; "" if it may be."""

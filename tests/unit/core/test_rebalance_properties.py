@@ -9,11 +9,13 @@ from ozymandias.core.arbiter import Leisure, propose
 from ozymandias.core.buckets import sort_job
 from ozymandias.core.budget import floor_of
 from ozymandias.core.layout import Layout
+from ozymandias.core.looks import looking, plan_ask
 from ozymandias.core.moves import is_moving, moving_jobs, plan_moves
 from ozymandias.core.nodes import plan_cordon, plan_label, plan_uncordon
 from ozymandias.core.rebalance import foresee_rebalance, plan_rebalance
 from ozymandias.core.rules import rules_of
 from ozymandias.core.schedule import plan_repair, plan_scale
+from ozymandias.core.stepwise import at_once
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Burst, Job, LabelRule, Neighbour, OnPartition, PlacementRules
 from ozymandias.model.node import NodeName
@@ -119,6 +121,22 @@ def test_moves_end_and_each_of_them_gains(snapshot: Snapshot) -> None:
         steps += 1
         assert steps < STEPS_MAX, "does not come to rest"
     assert plan_moves(snapshot, NOW) is None
+
+
+@slow
+@given(layouts())
+def test_what_is_found_before_holds_where_it_was_found(snapshot: Snapshot) -> None:
+    """With what a look has found the same is decided as without; after that move it is another."""
+    look = at_once(looking(snapshot, NOW))
+    assert plan_ask(snapshot, 1, NOW, look=look) == plan_ask(snapshot, 1, NOW)
+    if plan := plan_rebalance(mode_on(snapshot), NOW):
+        moved = settled(check_step(snapshot, plan))
+        again = plan_ask(moved, 1, NOW, look=look)
+        assert again is None or again == plan_ask(moved, 1, NOW)
+
+
+def mode_on(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, settings=replace(snapshot.settings, rebalance=RebalanceMode.ON))
 
 
 @st.composite
