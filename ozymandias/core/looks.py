@@ -1,4 +1,4 @@
-"""An operator's word to lay the cluster out better, and the look for a move that comes before it.
+"""Looks for a move before it is decided: an operator's word for moves, and the next move itself.
 
 Whether any move is worth it takes a search through the whole cluster. While a commit decides,
 nobody else is answered, so it does not search: that is done before, in steps. Whether what was
@@ -9,8 +9,10 @@ there is no decision, and whoever asks has to look again.
 
 from dataclasses import dataclass
 
-from ozymandias.core.rebalance import MOVES_MAX, Search, Step
+from ozymandias.core.layout import is_healing
+from ozymandias.core.rebalance import MOVES_MAX, Search, Step, begin, only_heals, search_of
 from ozymandias.core.stepwise import Stepwise, at_once
+from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import Rebalancing
@@ -28,9 +30,9 @@ class Look:
         """Whether another one has the same move, or none for the same reason."""
         if self.step is None:
             return _is_alike(snapshot, self.snapshot)
-        jobs = frozenset((self.step.instance.job,))
-        search = Search(snapshot, now=now, steady_seconds=0.0, jobs=jobs)
-        return search.again(self.step) is not None
+        old, to = self.step.instance, self.step.placed.node
+        search = Search(snapshot, now=now, steady_seconds=0.0, jobs=frozenset((old.job,)))
+        return search.again(old.job, old.node, to) is not None
 
 
 def looking(snapshot: Snapshot, now: float) -> Stepwise[Look]:
@@ -85,3 +87,34 @@ def plan_ask(
         reason=f"the cluster is laid out better, by at most {count} moves{hurry}",
         settings=replace(settings, rebalancing=asked),
     )
+
+
+def plan_again(
+    snapshot: Snapshot,
+    plan: Plan,
+    now: float,
+    *,
+    is_frozen: bool,
+    steady_seconds: float,
+    settled: frozenset[NodeName] | None,
+) -> Plan | None:
+    """The move that a plan begins on another snapshot, if it is worth it on this one as well.
+
+    Which other move might be worth more by now is not looked for. None: look again.
+    """
+    head = plan.job.head if plan.job else None
+    if plan.job is None or head is None or head.move is None or not plan.edits:
+        return None
+    key, move = plan.job.key, head.move
+    search = search_of(
+        snapshot,
+        now,
+        is_frozen=is_frozen,
+        steady_seconds=steady_seconds,
+        settled=settled,
+        jobs=frozenset((key,)),
+    )
+    step = search.again(key, NodeName(move.node), NodeName(move.to)) if search else None
+    if step is None or (only_heals(snapshot.settings) and not is_healing(step.gain)):
+        return None
+    return begin(snapshot, step, now)
