@@ -122,7 +122,12 @@ class ClusterStatus(Struct):
 
 
 class Planned(PlanDocument):
-    """What a submit would do now, and what one instance takes."""
+    """What a submit would do now and what follows from it, and what one instance takes.
+
+    `others` is what becomes of other jobs meanwhile, in that order; `others_left_out` says why the
+    rest of it is not foreseen, or is "". In the end `missing` instances have no place, and
+    `outdated` ones are not replaced.
+    """
 
     job: str
     namespace: str
@@ -135,6 +140,10 @@ class Planned(PlanDocument):
     host_ports: list[str]
     containers: list[ContainerDemand]
     frozen: str | None  # by which freeze window the replacing is held, and until when
+    others: list[InstanceChange]
+    others_left_out: str
+    missing: Count
+    outdated: Count
     lose_node: Outcome | None = None  # if it was asked for
     lose_any: Survival | None = None
 

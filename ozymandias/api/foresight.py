@@ -15,6 +15,7 @@ from ozymandias.api.access import Access, Document
 from ozymandias.api.rights import told
 from ozymandias.api.stepwise import step_by_step
 from ozymandias.core.drift import drifting
+from ozymandias.core.foresee import Foreseen, foreseeing
 from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.nodes import found
 from ozymandias.core.outlook import Change, Fate, Future, fates, suggesting, telling_waiting
@@ -122,6 +123,12 @@ class Foresight:
             **await outcome(future.now, lost),
             **await self._later(lost),
         }
+
+    async def following(self, snapshot: Snapshot, plan: Plan | None) -> Foreseen:
+        """What will follow from a plan that changes a job, as the peers will go on from it."""
+        if plan is None:
+            return Foreseen(edits=())
+        return await step_by_step(foreseeing(snapshot, plan, self._access.clock.wall()))
 
     async def _judge(self, start: Future, count: int, moves_work_max: int) -> Survival:
         judging = Judging(start, count, moves_work_max=moves_work_max)
@@ -241,6 +248,16 @@ def change_row(change: Change) -> Document:
         "from": change.origin or None,
         "to": change.to or None,
         "reason": change.reason,
+    }
+
+
+def foreseen_document(foreseen: Foreseen) -> Document:
+    """Of what follows from a plan, what is not the job's own."""
+    return {
+        "others": [change_row(change) for change in foreseen.others],
+        "others_left_out": foreseen.left_out,
+        "missing": foreseen.missing,
+        "outdated": foreseen.outdated,
     }
 
 

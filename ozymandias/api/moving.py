@@ -9,14 +9,17 @@ from ozymandias.api.stepwise import step_by_step
 from ozymandias.core.drift import Row, finding_rows
 from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.layout import Cost, is_healing
+from ozymandias.core.looks import Look, looking, plan_ask
 from ozymandias.core.moves import moving_jobs
-from ozymandias.core.rebalance import MOVES_MAX, Forecast, Step, foreseeing, plan_ask
+from ozymandias.core.rebalance import MOVES_MAX, Forecast, Step, foreseeing
 from ozymandias.model.instance import InstanceId
 from ozymandias.model.plan import Plan
 from ozymandias.model.settings import RebalanceMode, Settings
 from ozymandias.model.snapshot import Snapshot
 
 ROWS_MAX = 1000
+LOOKS_MAX = 5  # for a move, each where the one before did not hold any more when it was decided
+OUTDATED = Plan(reason="what was found has changed meanwhile")
 
 
 class Moving:
@@ -38,9 +41,12 @@ class Moving:
 
     async def foresee(self, max_moves: int = MOVES_MAX) -> Document:
         """What a rebalance would do now; nothing is changed."""
-        snapshot, now = self._access.mirror.snapshot(), self._access.clock.wall()
-        found = await step_by_step(foreseeing(snapshot, now, moves_max=max_moves))
-        return _view(snapshot, now, found)
+        now = self._access.clock.wall()
+        return _view(now, *(await self._forecast(now, max_moves)))
+
+    async def _forecast(self, now: float, max_moves: int) -> tuple[Snapshot, Forecast]:
+        snapshot = self._access.mirror.snapshot()
+        return snapshot, await step_by_step(foreseeing(snapshot, now, moves_max=max_moves))
 
     async def rebalance(
         self,
@@ -52,15 +58,25 @@ class Moving:
         """Record that it is wanted; the peers work it off while this has long returned."""
         asked = asked or Asked()
         now = self._access.clock.wall()
-        found = await self.foresee(max_moves)
+        snapshot, forecast = await self._forecast(now, max_moves)
         asked.subject = {"rebalance": "cluster"}
         kind = "rebalance.asked" if max_moves else "rebalance.ended"
+        look: Look | None = Look(snapshot=snapshot, step=next(iter(forecast.steps), None))
 
         def decide(snapshot: Snapshot) -> Plan:
-            return plan_ask(snapshot, max_moves, now, asked.by, override_freeze=override_freeze)
+            word = override_freeze
+            plan = plan_ask(snapshot, max_moves, now, asked.by, override_freeze=word, look=look)
+            return plan or OUTDATED
 
+        looks = 1
         committed = await self._settings.commit(kind, decide, asked, _audited)
+        while committed.plan == OUTDATED:
+            looks += 1
+            # At last it is looked for where it is decided: so it comes to an end.
+            look = await self._look(now) if looks <= LOOKS_MAX else None
+            committed = await self._settings.commit(kind, decide, asked, _audited)
         begun = committed.plan.settings
+        found = _view(now, snapshot, forecast)
         return found | {
             "frozen": _frozen(begun, now) if begun else found["frozen"],
             "moves_left": begun.rebalancing.moves if begun and begun.rebalancing else 0,
@@ -68,6 +84,9 @@ class Moving:
             "reason": committed.plan.reason,
             "revision": committed.revision,
         }
+
+    async def _look(self, now: float) -> Look:
+        return await step_by_step(looking(self._access.mirror.snapshot(), now))
 
 
 async def suggestion(snapshot: Snapshot, now: float) -> str:
@@ -97,7 +116,7 @@ def _audited(settings: Settings) -> dict[str, Any]:
     return {"moves": found.moves if found else 0} | override
 
 
-def _view(snapshot: Snapshot, now: float, found: Forecast) -> Document:
+def _view(now: float, snapshot: Snapshot, found: Forecast) -> Document:
     asked = snapshot.settings.rebalancing
     return {
         "rebalance": snapshot.settings.rebalance.value,

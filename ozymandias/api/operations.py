@@ -16,7 +16,7 @@ from ozymandias.api import documents
 from ozymandias.api.access import Access, Document, Sink, translated
 from ozymandias.api.changes import Asked, etag, mark
 from ozymandias.api.explaining import Explaining
-from ozymandias.api.foresight import Foresight
+from ozymandias.api.foresight import Foresight, foreseen_document
 from ozymandias.api.inside import Inside, LogsRequest
 from ozymandias.api.moving import Moving
 from ozymandias.api.pages import page, page_back
@@ -134,13 +134,14 @@ class Operations:
             again = self._asked(job, decide)
             decision = told(right, await step_by_step(readvising(snapshot, decision, again)))
         plan = decision if isinstance(decision, Plan) else None
+        foreseen = await self.foresight.following(snapshot, plan)
         version = record.head.version if record else 0
         if plan and plan.job and plan.job.head:
             version = plan.job.head.version
         elif isinstance(decision, Problem):
             version = snapshot.last_versions.get(job.key, 0) + 1
         return {
-            **plan_document(decision, snapshot),
+            **plan_document(decision, foreseen.edits),
             "job": job.name,
             "namespace": job.namespace,
             "version": version,
@@ -148,6 +149,7 @@ class Operations:
             "changed": plan is not None and not plan.is_empty,
             **documents.demand_document(job),
             "frozen": self._frozen_after(snapshot, plan, job.key),
+            **foreseen_document(foreseen),
             **(await self._losses(plan, lose_node, lose_any) if plan else {}),
         }
 

@@ -14,7 +14,6 @@ from ozymandias.api import models_settings as models
 from ozymandias.api.access import Access, Document, translated
 from ozymandias.api.changes import Asked, Condition
 from ozymandias.core.freeze import cluster_frozen, holds
-from ozymandias.core.labels import spelled
 from ozymandias.core.settings import (
     SettingsChange,
     describe_freeze,
@@ -25,6 +24,7 @@ from ozymandias.core.settings import (
 from ozymandias.jobspec.placement import parse_rule
 from ozymandias.jobspec.report import Wrong
 from ozymandias.model.job import LabelRule
+from ozymandias.model.labels import spelled
 from ozymandias.model.plan import Plan
 from ozymandias.model.settings import (
     PRIORITY_CLASSES,

@@ -96,6 +96,21 @@ def _draw_later(found: Document) -> None:
         _draw_changes(found["suggested"])
 
 
+def draw_followed(found: Document) -> None:
+    """What comes of a changed job beside its own steps; an earlier daemon does not tell."""
+    if found.get("others"):
+        print("Meanwhile, of other jobs:")
+        _draw_changes(found["others"])
+    if found.get("missing"):
+        print(paint(f"In the end {plural(found['missing'], 'instance')} would wait.", RED))
+    if found.get("outdated"):
+        count = plural(found["outdated"], "instance")
+        print(paint(f"In the end {count} would not be replaced.", RED))
+    if found.get("others_left_out"):
+        why = clean(found["others_left_out"])
+        print(paint(f"From then on what others do is left out: {why}.", DIM))
+
+
 def _draw_changes(changes: list[Document]) -> None:
     for change in changes[:CHANGES_SHOWN_MAX]:
         draw_change(change)

@@ -7,7 +7,7 @@ import click
 from ozymandias.cli.client import Client, Document, connect
 from ozymandias.cli.complete import complete_job, complete_node
 from ozymandias.cli.display import done
-from ozymandias.cli.foresee import WORK_SECONDS, draw_outcome, draw_survival
+from ozymandias.cli.foresee import WORK_SECONDS, draw_followed, draw_outcome, draw_survival
 from ozymandias.cli.frozen import way_on
 from ozymandias.cli.jobfile import read_file, with_source
 from ozymandias.cli.options import (
@@ -159,6 +159,7 @@ def _draw_plan(client: Client, found: Document) -> None:
         _draw_misfit(found["problem"])
         return
     _draw_steps(found)
+    draw_followed(found)
     if found.get("frozen"):  # a daemon of an earlier version does not tell
         print(paint(f"But nothing is replaced now: {clean(found['frozen'])}.", YELLOW))
         print(way_on(client, "submit"))

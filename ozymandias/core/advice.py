@@ -70,7 +70,7 @@ class Patience:
             if self._left < 0:
                 return None
             yield
-            goes_on = yield from future.advancing()
+            goes_on = (yield from future.advancing()) is not None
         return future.now
 
 

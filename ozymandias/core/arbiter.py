@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ozymandias.core.drain import plan_drain
 from ozymandias.core.drift import planning_drift
 from ozymandias.core.freeze import cluster_frozen
+from ozymandias.core.looks import plan_again
 from ozymandias.core.moves import plan_moves
 from ozymandias.core.preempt import Lately, planning_preempt
 from ozymandias.core.rebalance import STEADY_SECONDS, planning_rebalance
@@ -23,6 +24,8 @@ from ozymandias.core.vacate import plan_admit
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
+
+MOVE = "rebalance"
 
 Planner = Callable[[Snapshot], Plan | Stepwise[Plan | None] | None]
 
@@ -89,10 +92,13 @@ def proposing(
         if plan:
             return Proposal(what=name, plan=plan)
         yield
-    return (yield from _at_leisure(snapshot, wall, leisure)) if leisure else None
+    return (yield from proposing_at_leisure(snapshot, wall, leisure)) if leisure else None
 
 
-def _at_leisure(snapshot: Snapshot, wall: float, leisure: Leisure) -> Stepwise[Proposal | None]:
+def proposing_at_leisure(
+    snapshot: Snapshot, wall: float, leisure: Leisure
+) -> Stepwise[Proposal | None]:
+    """What can wait, if nothing that is more urgent is to be done."""
     plan = yield from planning_rebalance(
         snapshot,
         wall,
@@ -101,6 +107,26 @@ def _at_leisure(snapshot: Snapshot, wall: float, leisure: Leisure) -> Stepwise[P
         settled=leisure.settled,
     )
     if plan:
-        return Proposal(what="rebalance", plan=plan)
+        return Proposal(what=MOVE, plan=plan)
     plan = yield from planning_drift(snapshot, wall)
     return Proposal(what="drift", plan=plan) if plan else None
+
+
+def propose_again(
+    snapshot: Snapshot, proposal: Proposal, wall: float, leisure: Leisure
+) -> Proposal | None:
+    """What was proposed at leisure for another state of the cluster, if it is right for this too.
+
+    Only a move is: whatever else there is at leisure is found by looking at all of the cluster.
+    """
+    if proposal.what != MOVE:
+        return None
+    plan = plan_again(
+        snapshot,
+        proposal.plan,
+        wall,
+        is_frozen=cluster_frozen(snapshot.settings, wall) is not None,
+        steady_seconds=leisure.steady_seconds,
+        settled=leisure.settled,
+    )
+    return Proposal(what=MOVE, plan=plan) if plan else None

@@ -11,7 +11,6 @@ from ozymandias.core.advice import advice
 from ozymandias.core.buckets import Buckets, is_system, per_node, sort_job
 from ozymandias.core.budget import budget_of
 from ozymandias.core.fitting import describe, needs, tally
-from ozymandias.core.foresee import foresee
 from ozymandias.core.placement import most_that_fit
 from ozymandias.core.rollout import next_step, rolling_of
 from ozymandias.core.rooms import NOW, Room, rooms_of
@@ -33,24 +32,36 @@ from ozymandias.model.plan import LIVE, Edit, Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem, Suggestion
 
+_Run = tuple[JobKey, int, str, int, int]
+
 # The plan as a document ---------------------------------------------------------------------------
 
 
-def plan_document(decision: Plan | Problem, snapshot: Snapshot | None = None) -> dict[str, Any]:
-    """``{fits, place, stop, move, problem}``; with a snapshot, also what will follow from it."""
+def plan_document(decision: Plan | Problem, edits: Sequence[Edit] | None = None) -> dict[str, Any]:
+    """``{fits, place, stop, move, problem}``; ``edits``: the plan's, with those that follow."""
     if isinstance(decision, Problem):
         document = decision.document()
         return {"fits": False, "place": [], "stop": [], "move": [], "problem": document}
-    edits = foresee(snapshot, decision) if snapshot else decision.edits
-    leaving = [e for e in edits if e.before in LIVE and e.after not in LIVE]
-    coming = [e for e in edits if e.before is None and e.after in LIVE]
-    origin = {_run(e): e for e in leaving}
-    moved = [(origin[_run(e)], e) for e in coming if _run(e) in origin]
-    moving = {_run(e) for _, e in moved}
+    edits = decision.edits if edits is None else edits
+    gone: dict[_Run, Edit] = {}
+    stopped: list[Edit] = []
+    placed: list[Edit] = []
+    moved: list[tuple[Edit, Edit]] = []
+    for edit in edits:
+        run = _run(edit)
+        if edit.before in LIVE and edit.after not in LIVE:
+            stopped.append(edit)
+            gone[run] = edit
+        elif edit.before is None and edit.after in LIVE:
+            if old := gone.pop(run, None):
+                moved.append((old, edit))
+            else:
+                placed.append(edit)
+    left = {id(old) for old, _ in moved}
     return {
         "fits": True,
-        "place": [_step_document(e) for e in coming if _run(e) not in moving],
-        "stop": [_step_document(e) for e in leaving if _run(e) not in moving],
+        "place": [_step_document(e) for e in placed],
+        "stop": [_step_document(e) for e in stopped if id(e) not in left],
         "move": [
             {"instance": _name(new), "from": old.node, "to": new.node, "reason": new.reason}
             for old, new in moved
@@ -59,8 +70,8 @@ def plan_document(decision: Plan | Problem, snapshot: Snapshot | None = None) ->
     }
 
 
-def _run(edit: Edit) -> tuple[JobKey, int, str, int, int]:
-    """The same instance of the same version: gone here and coming there, it moves."""
+def _run(edit: Edit) -> _Run:
+    """The same instance of the same version: gone here and then coming there, it moves."""
     return edit.job, edit.slot, edit.uid, edit.version, edit.generation
 
 

@@ -1,48 +1,133 @@
 """What a change will lead to, step by step, if all goes well: the second half of `ozy plan`.
 
 Submitting a changed job only writes its new version; the replacing is done afterwards, one instance
-at a time. This plays it through with the very steps of `core.rollout`, in a working copy in which
-every new instance gets healthy and every stopping one is gone at the next step.
+at a time, by whichever peer comes first, and in between everything else that the cluster has to do:
+a lost node's work, a drain, those that wait for the room that an old instance leaves, and what has
+to leave for the job itself. So it is played as the peers will do it (`core/outlook.py`), to the end
+of a freeze and beyond. Moves for a better layout, which are made at leisure, are left out.
+
+Where there is no end to it, or none to the freeze, the rest of the job's own steps is foreseen as
+if it were alone, with the very steps of `core.rollout`, in rooms in which every new instance gets
+healthy and every stopping one is gone at the next step. The answer says so.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from ozymandias.core.apply import apply
 from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
 from ozymandias.core.edits import new_instance, step
+from ozymandias.core.outlook import PLANS_MAX, Change, Future
 from ozymandias.core.placement import place
 from ozymandias.core.rollout import Rolling, next_step, rolling_of
 from ozymandias.core.rooms import Rooms, rooms_of
-from ozymandias.core.system import rooms_for_system, tend, tending_of
+from ozymandias.core.stepwise import Stepwise, at_once
+from ozymandias.core.system import rooms_for_system, tend, tending_of, wanted_of
 from ozymandias.model.instance import Assigned, SlotState
-from ozymandias.model.job import JobRecord
+from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.snapshot import Snapshot
 
 ROUNDS_MAX = 3  # of a system job: what is new, what it replaces, and what is too many then
-STEPS_MAX = 200  # of a long rollout only so many are played; the rest is shown as one step
+STEPS_MAX = 200  # of a long rollout only so many are played alone; the rest is shown as one step
+LONG = "it would take too long to foresee"
+FROZEN = "the freeze has no end in sight"
 
 
-def foresee(snapshot: Snapshot, plan: Plan) -> Sequence[Edit]:
-    """The plan's own edits, and those that will follow from its change of a job."""
-    if plan.job is None or plan.job.head is None or plan.job.head.deleting:
-        return plan.edits
-    after = apply(snapshot, plan)
-    if is_system(after.jobs[plan.job.key]):
-        return (*plan.edits, *_tended(after, after.jobs[plan.job.key]))
-    rolling = rolling_of(after, after.jobs[plan.job.key], sort_job(after, plan.job.key))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """A plan's steps and those of its job that follow, and what others do between them."""
+
+    edits: Sequence[Edit]
+    others: tuple[Change, ...] = ()
+    left_out: str = ""  # why what others do is left out, from some moment on
+    missing: int = 0  # instances that would have no place in the end
+    outdated: int = 0  # instances that would not be replaced
+
+
+def foresee(
+    snapshot: Snapshot, plan: Plan, wall: float = 0.0, *, plans_max: int = PLANS_MAX
+) -> Foreseen:
+    return at_once(foreseeing(snapshot, plan, wall, plans_max=plans_max))
+
+
+def foreseeing(
+    snapshot: Snapshot, plan: Plan, wall: float = 0.0, *, plans_max: int = PLANS_MAX
+) -> Stepwise[Foreseen]:
+    """What a plan does, and what follows from its change of a job that was there before.
+
+    ``wall`` is the wall clock. Beyond ``plans_max`` plans of the peers the job is foreseen alone.
+    """
+    change = plan.job
+    is_changed = change is not None and change.head is not None and change.key in snapshot.jobs
+    if change is None or not is_changed or (change.head and change.head.deleting):
+        return Foreseen(edits=plan.edits)
+    playing = _Playing(Future(apply(snapshot, plan), wall), change.key, list(plan.edits))
+    yield from playing.playing(plans_max)
+    if playing.outdated and (thawed := playing.future.thawed()):
+        playing.future = thawed
+        yield from playing.playing(plans_max)
+    now, left_out = playing.future.now, ""
+    if not playing.future.is_at_rest:
+        left_out = LONG
+    elif playing.outdated and playing.future.frozen:
+        left_out = FROZEN
+    else:
+        record, live = now.jobs[change.key], len(sort_job(now, change.key).live)
+        return Foreseen(
+            edits=playing.edits,
+            others=tuple(playing.others),
+            missing=max(0, wanted_of(now, record) - live),
+            outdated=playing.outdated,
+        )
+    edits = (*playing.edits, *_alone(now, change.key))
+    return Foreseen(edits=edits, others=tuple(playing.others), left_out=left_out)
+
+
+@dataclass(slots=True)
+class _Playing:
+    """What is seen of a future: the steps of one job, and what becomes of the others."""
+
+    future: Future
+    key: JobKey
+    edits: list[Edit]
+    others: list[Change] = field(default_factory=list)
+
+    def playing(self, plans_max: int) -> Stepwise[None]:
+        for _ in range(plans_max):
+            plan = yield from self.future.advancing()
+            if plan is None:
+                break
+            self.edits += (edit for edit in plan.edits if edit.job == self.key)
+            yield
+        self.others += (c for c in self.future.changes if c.instance.job != self.key)
+
+    @property
+    def outdated(self) -> int:
+        return len(sort_job(self.future.now, self.key).outdated)
+
+
+# The job alone ------------------------------------------------------------------------------------
+
+
+def _alone(after: Snapshot, key: JobKey) -> Sequence[Edit]:
+    """What is still to come of it, whatever others wait for."""
+    record = after.jobs[key]
+    if is_system(record):
+        return tuple(_tended(after, record))
+    rolling = rolling_of(after, record, sort_job(after, key))
     if rolling.demand is None:
-        return plan.edits
+        return ()
     rooms = _settled(rooms_of(after))
     _settle_present(rolling.buckets)
-    edits = list(plan.edits)
+    edits: list[Edit] = []
     for _ in range(STEPS_MAX):
         steps = _fill(rolling, rooms) or next_step(rolling, rooms)
         if not steps:
-            return tuple(edits)
+            return edits
         edits += steps
         _settle(rolling.buckets, rooms, steps)
-    return (*edits, *_finish(rolling, rooms))
+    return edits + _finish(rolling, rooms)
 
 
 def _tended(after: Snapshot, record: JobRecord) -> Iterator[Edit]:

@@ -13,11 +13,12 @@ from typing import Any
 
 from ozymandias.core.attempt import Attempt, counted
 from ozymandias.core.buckets import census, is_system
-from ozymandias.core.labels import labels_for, spelled, unmet
+from ozymandias.core.labels import unmet
 from ozymandias.core.rooms import Room, Rooms
 from ozymandias.core.rules import label_demands, outside, pools_of, rules_of
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Burst, Job, LabelRule
+from ozymandias.model.labels import labels_for, spelled
 from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.record import replace
 from ozymandias.model.units import exact_size, format_cores, format_size

@@ -158,8 +158,8 @@ class Future:
         twin.wall = frozen.until
         return twin
 
-    def advancing(self) -> Stepwise[bool]:
-        """Do the next thing that the arbiter wants done; False when it wants nothing more."""
+    def advancing(self) -> Stepwise[Plan | None]:
+        """Do the next thing that the arbiter wants done; None when it wants nothing more."""
         proposal = yield from self._asking()
         while proposal is None and self._let_time_pass():
             proposal = yield from self._asking()
@@ -169,8 +169,8 @@ class Future:
             self._played += 1
             yield  # a plan may be as long as the way to it
             self.carry_out(proposal.plan)
-            return True
-        return False
+            return proposal.plan
+        return None
 
     def _asking(self) -> Stepwise[Proposal | None]:
         # Whoever is not there is given up in the end, whatever is waited for before.

@@ -35,7 +35,7 @@ from ozymandias.model.job import JobKey, JobRecord, Move, OnPartition
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.record import replace
-from ozymandias.model.settings import RebalanceMode, Rebalancing
+from ozymandias.model.settings import RebalanceMode, Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Table
 
@@ -92,29 +92,47 @@ def planning_rebalance(
     settled: frozenset[NodeName] | None = None,
 ) -> Stepwise[Plan | None]:
     """The same, some looks at a time."""
-    settings = snapshot.settings
-    asked = settings.rebalancing
+    search = search_of(
+        snapshot, now, is_frozen=is_frozen, steady_seconds=steady_seconds, settled=settled
+    )
+    if search is None:
+        return None
+    step = yield from search.looking(only_healing=only_heals(snapshot.settings))
+    if step is not None:
+        return begin(snapshot, step, now)
+    asked = snapshot.settings.rebalancing
+    if asked and not moving_jobs(snapshot) and not _is_vacating(snapshot):
+        done = replace(snapshot.settings, rebalancing=None)
+        return Plan(reason="the rebalance is over: no move is worth it", settings=done)
+    return None
+
+
+def search_of(
+    snapshot: Snapshot,
+    now: float,
+    *,
+    is_frozen: bool,
+    steady_seconds: float,
+    settled: frozenset[NodeName] | None,
+    jobs: Set[JobKey] | None = None,
+) -> "Search | None":
+    """Where the next move is looked for, as `plan_rebalance` does; None: none may begin."""
+    asked = snapshot.settings.rebalancing
     if is_frozen and not (asked and asked.override_freeze):
         return None
-    if not may_move(snapshot):
+    if not may_move(snapshot) or len(moving_jobs(snapshot)) >= AT_ONCE_MAX:
         return None
-    moving = moving_jobs(snapshot)
-    if len(moving) >= AT_ONCE_MAX:
-        return None
-    only_healing = settings.rebalance is RebalanceMode.SUGGEST and not asked
-    search = Search(
+    return Search(
         snapshot,
         now=now,
         steady_seconds=0.0 if asked else steady_seconds,
         settled=None if asked else settled,
+        jobs=jobs,
     )
-    step = yield from search.looking(only_healing=only_healing)
-    if step is not None:
-        return _begin(snapshot, step, now)
-    if asked and not moving and not _is_vacating(snapshot):
-        done = replace(settings, rebalancing=None)
-        return Plan(reason="the rebalance is over: no move is worth it", settings=done)
-    return None
+
+
+def only_heals(settings: Settings) -> bool:
+    return settings.rebalance is RebalanceMode.SUGGEST and not settings.rebalancing
 
 
 def may_move(snapshot: Snapshot) -> bool:
@@ -135,7 +153,7 @@ def _is_vacating(snapshot: Snapshot) -> bool:
     )
 
 
-def _begin(snapshot: Snapshot, step: Step, now: float) -> Plan:
+def begin(snapshot: Snapshot, step: Step, now: float) -> Plan:
     """Start it elsewhere, and note in the head whom it replaces."""
     old, placed, record = step.instance, step.placed, snapshot.jobs[step.instance.job]
     used = sort_job(snapshot, old.job).used_slots()
@@ -153,30 +171,6 @@ def _begin(snapshot: Snapshot, step: Step, now: float) -> Plan:
         edits=(new_instance(old.job, record.head, slot, old.demand, placed, why),),
         job=JobChange(key=old.job, head=replace(record.head, move=move)),
         settings=settings,
-    )
-
-
-def plan_ask(
-    snapshot: Snapshot, moves: int, now: float, by: str = "", *, override_freeze: str = ""
-) -> Plan:
-    """An operator's word: so many moves at most, from now on; 0 takes back what was asked for.
-
-    ``override_freeze`` is why they do not wait for the end of a freeze window; it goes with them.
-    """
-    settings = snapshot.settings
-    if moves <= 0:
-        if settings.rebalancing is None:
-            return Plan(reason="no rebalance is under way")
-        ended = replace(settings, rebalancing=None)
-        return Plan(reason="the rebalance is ended: no more moves begin", settings=ended)
-    if not foresee_rebalance(snapshot, now, moves_max=1).steps:
-        return Plan(reason="no move is worth it: nothing to change")
-    count = min(moves, MOVES_MAX)
-    asked = Rebalancing(moves=count, since=now, by=by, override_freeze=override_freeze)
-    at_once = f", not waiting for the end of a freeze ({override_freeze})" * bool(override_freeze)
-    return Plan(
-        reason=f"the cluster is laid out better, by at most {count} moves{at_once}",
-        settings=replace(settings, rebalancing=asked),
     )
 
 
@@ -329,6 +323,11 @@ class Search:
             return None
         step = self._try(key, node)
         return step if step and is_healing(step.gain) else None
+
+    def again(self, job: JobKey, node: NodeName, to: NodeName) -> Step | None:
+        """A move that was found elsewhere, as it is here; None if it is not to be made here."""
+        found = self._try(job, node) if job in self._movable else None
+        return found if found and found.placed.node == to else None
 
     def why_not_movable(self, key: JobKey) -> str:
         """Why nothing of a job is moved now; "" if it may be."""

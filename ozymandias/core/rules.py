@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from ozymandias.core.buckets import assignments_by_job
-from ozymandias.core.labels import contradiction, matches, spelled, unmet, unmet_words
+from ozymandias.core.labels import unmet, unmet_words
 from ozymandias.core.rooms import Rooms
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Job, JobKey, JobRecord, LabelRule, Neighbour, PlacementRules
+from ozymandias.model.labels import contradiction, matches, spelled
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Edit
 from ozymandias.model.record import replace

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ozymandias import problems
 from ozymandias.core.freeze import frozen_by, never_ends
-from ozymandias.core.labels import contradiction, spelled
+from ozymandias.model.labels import contradiction, spelled
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import (

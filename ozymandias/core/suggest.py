@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ozymandias.core.attempt import Attempt, counted, why_closed
-from ozymandias.core.labels import labels_for
 from ozymandias.core.newcomers import more_nodes
 from ozymandias.core.rooms import Room, Rooms
 from ozymandias.core.rules import label_demands, rules_of
 from ozymandias.core.stepwise import Stepwise
 from ozymandias.model.job import Autoscale, Job, Neighbour, PlacementRules, VolumeKind
+from ozymandias.model.labels import labels_for
 from ozymandias.model.node import Demand, NodeName, millis_of
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from ozymandias.core.advice import Patience, carried_out
 from ozymandias.core.attempt import why_closed
 from ozymandias.core.buckets import is_system, per_node, sort_job
-from ozymandias.core.labels import labels_for
 from ozymandias.core.placement import Ask
 from ozymandias.core.retrace import Verdict, judge
 from ozymandias.core.rooms import rooms_of
@@ -21,6 +20,7 @@ from ozymandias.core.suggest import FINE_STEP, label_suggestion, start_words
 from ozymandias.core.system import why_not as why_not_system
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Burst, Job, JobKey, JobRecord
+from ozymandias.model.labels import labels_for
 from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import exact_size, format_size

@@ -5,16 +5,18 @@ it is done when nothing else is to be done, at most every few seconds, for at mo
 the time; and as long after the last change as it takes for new nodes and new instances to count as
 settled. In a cluster that is at rest nobody looks at all, but for moves that wait for their time.
 
-Nothing else is done while a look lasts, so it must not last: what could be suggested is looked for
-in a part of a large cluster only, and the next time in the next part. While instances come and go
-all the time nobody waits for a suggestion, and it is looked for now and then.
+A look that lasts lets others in between its steps. What could be suggested is looked for in one
+go, and so in a part of a large cluster only, and the next time in the next part. While instances
+come and go all the time nobody waits for a suggestion, and it is looked for now and then.
 """
 
+import asyncio
 from collections.abc import Mapping
 
 from ozymandias.core.arbiter import Leisure
 from ozymandias.core.moves import is_at_peace, next_patience
 from ozymandias.core.rebalance import STEADY_SECONDS, TRIES_MAX, Search
+from ozymandias.core.stepwise import Answer, Stepwise
 from ozymandias.model.instance import Assignment
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import Node, NodeName
@@ -30,6 +32,21 @@ ROOMS_MAX = 50_000  # nodes that such a look asks whether they would be better, 
 TRIES_MIN = 10
 LATER_SECONDS = 30.0  # between two looks for what waits by the wall clock, which may be set
 NEVER = (-1, 0.0)
+SHORT = 20  # steps of a look, a few ms each at most, that are no reason to let others in
+
+
+async def unhurried(steps: Stepwise[Answer]) -> tuple[Answer, bool]:
+    """What a look comes to, and whether it was so long that others were let in."""
+    number = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer, number > SHORT
+        number += 1
+        if number > SHORT:
+            await asyncio.sleep(0)
 
 
 class Pace:

@@ -9,13 +9,20 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 
-from ozymandias.core.arbiter import Leisure, Proposal, propose
+from ozymandias.core.arbiter import (
+    Leisure,
+    Proposal,
+    propose,
+    propose_again,
+    proposing_at_leisure,
+)
 from ozymandias.core.drain import next_deadline
 from ozymandias.core.freeze import cluster_frozen
 from ozymandias.core.loss import Loss, alive_in, fence_seconds, judge_loss
+from ozymandias.core.stepwise import at_once
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.lately import Displacements
-from ozymandias.daemon.leisure import Pace
+from ozymandias.daemon.leisure import Pace, unhurried
 from ozymandias.daemon.membership import Membership, Session
 from ozymandias.model.instance import JobStatus
 from ozymandias.model.job import JobKey
@@ -34,6 +41,7 @@ RETRY_SECONDS = 1.0
 PARTS_MAX = 8  # of a large repair that are decided one after the other before all is looked at
 MOMENT_SECONDS = 0.1  # for which what was decided holds, if nothing has changed
 STALE_LEASES = 2  # how often in a row a lease may run to its end though nobody renews it
+OUTDATED_MAX = 3
 DEADLINE_LOOK_SECONDS = 30.0  # a wall clock may be set while we sleep towards a deadline
 
 
@@ -69,6 +77,8 @@ class Scheduler:
         self._first_told: Mapping[tuple[NodeName, JobKey], JobStatus] | None = None
         self._held_back: frozenset[NodeName] = frozenset()
         self._first_wanted: tuple[str, float] = ("", 0.0)  # what, and since when
+        self._is_long = False  # to look for what can wait
+        self._outdated = 0  # times in a row that what was found was over when it was decided
 
     async def run(self) -> None:
         while True:
@@ -106,8 +116,12 @@ class Scheduler:
         loss = self._look_for_losses(snapshot, now)
         self._displacements.look(snapshot)
         leisure = self._pace.leisure(snapshot, now)
-        proposal = self._propose(snapshot, loss.dead, loss.fenced, leisure)
+        proposal = self._propose(snapshot, loss.dead, loss.fenced)
+        if proposal is None and leisure is not None:
+            looking = proposing_at_leisure(snapshot, self._clock.wall(), leisure)
+            proposal, self._is_long = await unhurried(looking)
         if proposal is None:
+            self._outdated = 0
             self._first_wanted = ("", 0.0)
             due = _sooner(self._deadline(snapshot, now), self._displacements.due())
             return _sooner(loss.look_again, _sooner(due, self._rest(snapshot, now, leisure)))
@@ -138,10 +152,25 @@ class Scheduler:
         snapshot: Snapshot,
         dead: frozenset[NodeName],
         fenced: frozenset[NodeName],
-        leisure: Leisure | None,
     ) -> Proposal | None:
         lately = self._displacements.lately()
-        return propose(snapshot, dead, self._clock.wall(), fenced, lately, leisure)
+        return propose(snapshot, dead, self._clock.wall(), fenced, lately)
+
+    def _propose_again(
+        self, snapshot: Snapshot, proposal: Proposal, leisure: Leisure
+    ) -> Proposal | None:
+        """What there is to do at leisure where it is decided, and nobody is answered meanwhile.
+
+        In a large cluster only what was found is looked at again; if that is nothing so many times
+        in a row, all of it.
+        """
+        wall = self._clock.wall()
+        if self._is_long and self._outdated < OUTDATED_MAX:
+            found = propose_again(snapshot, proposal, wall, leisure)
+            self._outdated = 0 if found else self._outdated + 1
+            return found
+        self._outdated = 0
+        return at_once(proposing_at_leisure(snapshot, wall, leisure))
 
     def _deadline(self, snapshot: Snapshot, now: float) -> float | None:
         """When to look whether a drain is past its deadline or a freeze over: by the wall clock."""
@@ -171,7 +200,9 @@ class Scheduler:
             is_same = is_same and (dead, fenced) == (loss.dead, loss.fenced)
             if is_same and self._clock.boot() < since + MOMENT_SECONDS:
                 return proposal.plan
-            found = self._propose(snapshot, dead, fenced, leisure)
+            found = self._propose(snapshot, dead, fenced)
+            if found is None and leisure is not None:
+                found = self._propose_again(snapshot, proposal, leisure)
             if found is None or (parts > 1 and not found.plan.dead):
                 return None  # the last part was smaller than the first
             return found.plan

@@ -24,6 +24,7 @@ from ozymandias.jobspec.neighbours import BURST, NEIGHBOURS, Draft
 from ozymandias.jobspec.records import Field, Given, ListOf, Marked, Record
 from ozymandias.jobspec.report import Mark, Place, Wrong, did_you_mean, quoted
 from ozymandias.model.job import LabelRule, LabelTest, PlacementRules
+from ozymandias.model.labels import contradiction_words, contradictions
 from ozymandias.model.node import LABEL_NAME, LABEL_VALUE
 from ozymandias.model.record import replace
 from ozymandias.model.settings import PRIORITY_CLASSES, PRIORITY_MAX
@@ -211,14 +212,23 @@ class Priority:
 
 
 def _build_placement(given: Given) -> Draft:
+    required: tuple[Marked[LabelRule], ...] = given.get("require", ())
+    _check_required(required)
     rules = PlacementRules(
-        require=tuple(marked.value for marked in given.get("require", ())),
+        require=tuple(marked.value for marked in required),
         prefer=tuple(marked.value for marked in given.get("prefer", ())),
         spread=given.get("spread", ""),
         max_per_node=given.get("max_per_node", 0),
         burst=given.get("burst"),
     )
     return Draft(rules=rules, near=given.get("near", ()), apart=given.get("apart", ()))
+
+
+def _check_required(required: tuple[Marked[LabelRule], ...]) -> None:
+    """Each contradiction is complained about at the last rule that is part of it."""
+    for rules in contradictions(marked.value for marked in required):
+        last = next(marked for marked in required if marked.value == rules[-1])
+        last.wrong(contradiction_words(rules))
 
 
 PLACEMENT = Record(

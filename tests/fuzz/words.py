@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from ozymandias.core.autoscale import Answer, Asked, plan_look, pools, steps_of
+from ozymandias.core.looks import plan_ask
 from ozymandias.core.nodes import (
     plan_begin_drain,
     plan_cordon,
@@ -15,7 +16,6 @@ from ozymandias.core.nodes import (
     plan_label,
     plan_uncordon,
 )
-from ozymandias.core.rebalance import plan_ask
 from ozymandias.core.schedule import plan_restart, plan_scale, plan_stop, plan_submit
 from ozymandias.core.settings import SettingsChange, plan_freeze, plan_settings, plan_unfreeze
 from ozymandias.jobspec.parse import parse

@@ -5,7 +5,8 @@ out; an answer that is worked out in one go leaves it none.
 """
 
 import asyncio
-from collections.abc import Coroutine
+import sys
+from collections.abc import Callable, Coroutine
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,12 +16,14 @@ import pytest
 from ozymandias.api.access import Access, Document
 from ozymandias.api.explaining import Explaining
 from ozymandias.api.foresight import Foresight
-from ozymandias.api.moving import Moving
+from ozymandias.api.moving import LOOKS_MAX, Moving
 from ozymandias.api.settling import ClusterSettings
 from ozymandias.api.stepwise import step_by_step
 from ozymandias.core.advice import NODES_FEW, advice
 from ozymandias.core.arbiter import Leisure
 from ozymandias.core.drift import drift_rows
+from ozymandias.core.foresee import foresee
+from ozymandias.core.looks import plan_ask
 from ozymandias.core.outlook import SUGGESTED_MAX, Future, fates, suggested, waiting_after
 from ozymandias.core.preempt import Lately
 from ozymandias.core.rebalance import foresee_rebalance
@@ -32,6 +35,8 @@ from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import RebalanceMode, Settings
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.problems import Problem
+from ozymandias.store.commit import Committed
 from ozymandias.store.replay import export
 from tests.unit.core.builders import (
     WEB,
@@ -174,6 +179,15 @@ def test_losses_of_a_plan_are_played_step_by_step() -> None:
     assert turns > 5 * NODES_FEW
 
 
+def test_what_follows_from_a_change_is_played_step_by_step() -> None:
+    """Several turns for each step of a rollout, of which there are two for each instance."""
+    plan = planned(submit(large(), job("low0", 190, "900M", image="new")))
+    told, turns = asked(Foresight(access(large())).following(large(), plan))
+    found = foresee(large(), plan, NOW)
+    assert told == found and len(found.edits) == 2 * 190
+    assert turns > 2 * len(found.edits)
+
+
 def test_drift_is_told_lack_by_lack() -> None:
     """What each lack could be healed by is a look at all nodes."""
     told, turns = asked(moving(joined()).drift())
@@ -194,6 +208,92 @@ def test_a_rebalance_is_foreseen_in_steps() -> None:
 
 def moving(snapshot: Snapshot) -> Moving:
     return Moving(access(snapshot), cast(ClusterSettings, None))
+
+
+class Racing:
+    """Commits to a cluster that somebody else changes first, so many times."""
+
+    def __init__(self, *seen: Snapshot) -> None:
+        self.seen = list(seen)  # what is decided on, one after the other; the last one stays
+        self.calls: list[int] = []  # that each decision took: its length, without a clock
+
+    def moving(self) -> Moving:
+        """Others have long decided when anybody looks at the cluster."""
+        there = cast(Any, access(self.seen[0]))
+        there.mirror.snapshot = lambda: self.seen[0]
+        there.committer, there.emit = self, lambda *_: None
+        return Moving(there, ClusterSettings(there))
+
+    async def commit(self, decide: Callable[[Snapshot], Plan | Problem | None]) -> Committed:
+        if len(self.seen) > 1:
+            del self.seen[0]
+        await asyncio.sleep(0)
+        plan, calls = counted(lambda: decide(self.seen[0]))
+        self.calls.append(calls)
+        assert isinstance(plan, Plan)
+        return Committed(plan=plan, revision=1)
+
+
+def counted(decide: Callable[[], Any]) -> tuple[Any, int]:
+    """What comes of it, and how many functions were called for it."""
+    calls = 0
+
+    def note(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(note)
+    try:
+        return decide(), calls
+    finally:
+        sys.setprofile(None)
+
+
+def test_a_rebalance_is_not_looked_for_where_it_is_decided() -> None:
+    """Only whether the move that was found holds; what a search takes is many times of that."""
+    racing = Racing(joined())
+    told, _ = asked(racing.moving().rebalance(1))
+    assert told["changed"] and told["moves_left"] == 1
+    plan, calls = counted(lambda: plan_ask(joined(), 1, NOW))
+    assert told["reason"] == plan.reason
+    assert [10 * one < calls for one in racing.calls] == [True]
+
+
+def joined_by_another() -> Snapshot:
+    """Another node than the one that the first move would go to."""
+    (step,) = foresee_rebalance(joined(), NOW, moves_max=1).steps
+    assert step.placed.node == "new"
+    other = node("other", "64G", labels={"zone": "c"})
+    return replace(large(), nodes={**large().nodes, other.name: other})
+
+
+@cache
+def resting() -> Snapshot:
+    """No move is worth it."""
+    return settled(submitted(cluster(n1="4G", n2="4G"), job(instances=2)))
+
+
+def test_a_rebalance_is_looked_for_again_if_what_was_found_is_gone() -> None:
+    """In steps as before, on what is there now; there may be none by then, or one at last."""
+    for first, second in (
+        (joined(), joined_by_another()),
+        (joined(), resting()),
+        (resting(), joined()),
+    ):
+        racing = Racing(first, second)
+        told, _ = asked(racing.moving().rebalance(1))
+        plan, calls = counted(lambda now=second: plan_ask(now, 1, NOW))  # type: ignore[misc]
+        assert told["reason"] == plan.reason and len(racing.calls) == 2
+        assert second is resting() or all(10 * one < calls for one in racing.calls)
+
+
+def test_a_rebalance_is_decided_though_the_cluster_never_stands_still() -> None:
+    """After so many looks it is looked for where it is decided."""
+    racing = Racing(*(joined(), joined_by_another()) * LOOKS_MAX)
+    told, _ = asked(racing.moving().rebalance(1))
+    assert told["changed"] and len(racing.calls) == LOOKS_MAX + 1
+    *checked, searched = racing.calls
+    assert all(10 * one < searched for one in checked)
 
 
 def test_a_replay_is_written_step_by_step() -> None:

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from ozymandias.cli.complain import problem_text
+from ozymandias.cli.foresee import draw_followed
 from ozymandias.cli.job import urls
 from ozymandias.cli.render import clean, paint, sentence, table
 from ozymandias.jobspec.parse import parse
@@ -135,3 +136,24 @@ def test_names_are_written_as_they_are() -> None:
     """A sentence begins large, unless it begins with what has a name of its own."""
     assert sentence("labels of n1: none", "n1") == "Labels of n1: none."
     assert sentence("n1 is cordoned", "n1") == "n1 is cordoned."
+
+
+def test_what_follows_for_others_is_told_after_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who comes and goes meanwhile, who waits in the end; nothing if a daemon does not tell."""
+    change = {"instance": "db-0", "job": "db", "namespace": "default", "reason": "room appeared"}
+    found = {
+        "others": [{**change, "from": None, "to": "n1"}],
+        "missing": 1,
+        "outdated": 2,
+        "others_left_out": "the freeze has no end in sight",
+    }
+    draw_followed(found)
+    assert capsys.readouterr().out.splitlines() == [
+        "Meanwhile, of other jobs:",
+        "  + db-0 on n1: room appeared",
+        "In the end 1 instance would wait.",
+        "In the end 2 instances would not be replaced.",
+        "From then on what others do is left out: the freeze has no end in sight.",
+    ]
+    draw_followed({})
+    assert not capsys.readouterr().out

@@ -7,8 +7,11 @@ settled(snapshot)                                all that stops is gone, all tha
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from ozymandias.core.apply import apply, totals
+from ozymandias.core.explain import plan_document
+from ozymandias.core.foresee import foresee
 from ozymandias.core.pods import pod_id
 from ozymandias.core.routes import Names
 from ozymandias.core.schedule import plan_submit, plan_vacate
@@ -128,6 +131,12 @@ def planned(decision: Plan | Problem | None) -> Plan:
 def refused(decision: Plan | Problem | None) -> Problem:
     assert isinstance(decision, Problem), decision
     return decision
+
+
+def foretold(snapshot: Snapshot, decision: Plan | Problem) -> dict[str, Any]:
+    """What `ozy plan` shows of a decision, and of what follows from it."""
+    follows = foresee(snapshot, decision).edits if isinstance(decision, Plan) else None
+    return plan_document(decision, follows)
 
 
 def after(snapshot: Snapshot, decision: Plan | Problem | None) -> Snapshot:

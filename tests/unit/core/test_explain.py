@@ -46,7 +46,7 @@ def test_moves() -> None:
     snapshot = lost(snapshot, there.node)
     plan = plan_repair(snapshot, frozenset({there.node}))
     assert plan
-    document = plan_document(plan, snapshot)
+    document = plan_document(plan)
     (move,) = document["move"]
     assert move["from"] == there.node != move["to"] and document["place"] == document["stop"] == []
 
@@ -54,7 +54,7 @@ def test_moves() -> None:
 def test_stop_document() -> None:
     """Every instance of a stopped job is listed."""
     snapshot = settled(submitted(THREE, job(instances=2)))
-    document = plan_document(plan_stop(snapshot, WEB), snapshot)
+    document = plan_document(plan_stop(snapshot, WEB))
     assert [s["instance"] for s in document["stop"]] == ["web-0", "web-1"]
 
 

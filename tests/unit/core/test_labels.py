@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ozymandias.core.labels import contradiction, labels_for, matches, spelled
 from ozymandias.model.job import LabelRule, LabelTest
+from ozymandias.model.labels import contradiction, labels_for, matches, spelled
 
 
 def rule(text: str) -> LabelRule:

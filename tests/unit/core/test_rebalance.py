@@ -4,9 +4,10 @@ import pytest
 
 from ozymandias.core.arbiter import Leisure, propose
 from ozymandias.core.layout import Cost, Layout, is_clear
+from ozymandias.core.looks import plan_ask
 from ozymandias.core.moves import PATIENCE_SECONDS, PEACE_SECONDS, is_moving, plan_moves
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
-from ozymandias.core.rebalance import AT_ONCE_MAX, foresee_rebalance, plan_ask, plan_rebalance
+from ozymandias.core.rebalance import AT_ONCE_MAX, foresee_rebalance, plan_rebalance
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import plan_repair, plan_restart, plan_scale
 from ozymandias.model.job import (

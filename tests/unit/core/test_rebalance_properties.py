@@ -1,6 +1,7 @@
 """What holds of moves whatever the cluster: they end, they gain, and they cost nobody anything."""
 
 from collections import Counter
+from typing import TypedDict
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,11 +10,13 @@ from ozymandias.core.arbiter import Leisure, propose
 from ozymandias.core.buckets import sort_job
 from ozymandias.core.budget import floor_of
 from ozymandias.core.layout import Layout
+from ozymandias.core.looks import looking, plan_again, plan_ask
 from ozymandias.core.moves import is_moving, moving_jobs, plan_moves
 from ozymandias.core.nodes import plan_cordon, plan_label, plan_uncordon
 from ozymandias.core.rebalance import foresee_rebalance, plan_rebalance
 from ozymandias.core.rules import rules_of
 from ozymandias.core.schedule import plan_repair, plan_scale
+from ozymandias.core.stepwise import at_once
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Burst, Job, LabelRule, Neighbour, OnPartition, PlacementRules
 from ozymandias.model.node import NodeName
@@ -119,6 +122,45 @@ def test_moves_end_and_each_of_them_gains(snapshot: Snapshot) -> None:
         steps += 1
         assert steps < STEPS_MAX, "does not come to rest"
     assert plan_moves(snapshot, NOW) is None
+
+
+@slow
+@given(layouts())
+def test_what_is_found_before_holds_where_it_was_found(snapshot: Snapshot) -> None:
+    """With what a look has found the same is decided as without; after that move it is another."""
+    look = at_once(looking(snapshot, NOW))
+    assert plan_ask(snapshot, 1, NOW, look=look) == plan_ask(snapshot, 1, NOW)
+    if plan := plan_rebalance(mode_on(snapshot), NOW):
+        moved = settled(check_step(snapshot, plan))
+        again = plan_ask(moved, 1, NOW, look=look)
+        assert again is None or again == plan_ask(moved, 1, NOW)
+
+
+@slow
+@given(layouts())
+def test_a_move_is_made_anew_where_it_was_found_and_only_where_it_gains(snapshot: Snapshot) -> None:
+    """On the same snapshot it is the same plan; after it, it is none, or one that is sound."""
+    rules: Rules = {"is_frozen": False, "steady_seconds": 60.0, "settled": None}
+    plan = plan_rebalance(snapshot, NOW)
+    if plan is None:
+        return
+    assert plan_again(snapshot, plan, NOW, **rules) == plan
+    moved = settled(check_step(snapshot, plan))
+    if stops := plan_moves(moved, NOW):
+        moved = settled(check_step(moved, stops))
+    if again := plan_again(moved, plan, NOW, **rules):
+        check_step(moved, again)
+        assert again.job and plan.job and again.job.key == plan.job.key
+
+
+class Rules(TypedDict):
+    is_frozen: bool
+    steady_seconds: float
+    settled: frozenset[NodeName] | None
+
+
+def mode_on(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, settings=replace(snapshot.settings, rebalance=RebalanceMode.ON))
 
 
 @st.composite

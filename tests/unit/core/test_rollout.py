@@ -1,7 +1,5 @@
 """Rolling changes, step by step."""
 
-from ozymandias.core.explain import plan_document
-from ozymandias.core.foresee import foresee
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import plan_pending, plan_restart, plan_scale
 from ozymandias.model.instance import SlotState
@@ -14,7 +12,6 @@ from tests.unit.core.builders import (
     after,
     cluster,
     job,
-    key,
     lost,
     planned,
     report,
@@ -219,42 +216,7 @@ def test_unreadable_version_changes_nothing() -> None:
     assert plan_rollout(replace(snapshot, jobs={WEB: broken})) is None
 
 
-# Foresight ----------------------------------------------------------------------------------------
-
-
-def really(snapshot: Snapshot) -> list[tuple[str, int, int, bool]]:
-    steps = []
-    while plan := plan_rollout(snapshot):
-        steps += [(e.node, e.slot, e.version, e.before is None) for e in plan.edits]
-        snapshot = settled(after(snapshot, plan))
-    return steps
-
-
-def test_foresight_is_what_then_happens() -> None:
-    """The steps shown by `ozy plan` are those that the rollout takes if all goes well."""
-    for nodes, memory in ((ROOMY, "1G"), (cluster(n1="2G", n2="2G", n3="2G"), "2G")):
-        snapshot = settled(submitted(nodes, job(instances=3, memory=memory)))
-        plan = planned(submit(snapshot, job(instances=3, memory=memory, image="b")))
-        seen = [(e.node, e.slot, e.version, e.before is None) for e in foresee(snapshot, plan)]
-        assert seen == really(after(snapshot, plan))
-
-
-def test_plan_of_a_change_shows_all_that_will_happen() -> None:
-    """Each old instance is in `stop`, each new one in `place`, with node and reason."""
-    snapshot = settled(submitted(ROOMY, job(instances=3)))
-    document = plan_document(submit(snapshot, job(instances=3, image="b")), snapshot)
-    assert document["fits"] and document["problem"] is None and document["move"] == []
-    assert len(document["place"]) == len(document["stop"]) == 3
-    assert {p["node"] for p in document["place"]} == {"n1", "n2", "n3"}
-
-
-def test_foresight_of_a_long_rollout_is_complete() -> None:
-    """Beyond the steps that are played, the rest is still listed."""
-    big = cluster(n1="400G", n2="400G", n3="400G")
-    snapshot = settled(submitted(big, job("big", 150)))
-    document = plan_document(submit(snapshot, job("big", 150, image="b")), snapshot)
-    assert len(document["place"]) == len(document["stop"]) == 150
-    assert sorted(spread(snapshot, key("big"))) == [45, 45, 60]  # by tenths of the job
+# Where an instance has to be ----------------------------------------------------------------------
 
 
 def test_kept_volumes_keep_their_slot_and_node() -> None:

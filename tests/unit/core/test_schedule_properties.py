@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ozymandias.core.buckets import is_current, is_system
 from ozymandias.core.drain import foresee_drain, plan_drain
-from ozymandias.core.explain import plan_document, why
+from ozymandias.core.explain import why
 from ozymandias.core.nodes import (
     plan_begin_drain,
     plan_cordon,
@@ -53,6 +53,7 @@ from tests.unit.core.builders import (
     after,
     check,
     cluster,
+    foretold,
     job,
     key,
     lost,
@@ -230,7 +231,7 @@ def happen(snapshot: Snapshot, event: Happening) -> Snapshot:
         case what:
             decision = DECISIONS[what](snapshot, event)
             assert decision == DECISIONS[what](snapshot, event), "same snapshot, same decision"
-            assert plan_document(decision, snapshot) if decision else True
+            assert foretold(snapshot, decision) if decision else True
             return after(snapshot, decision) if isinstance(decision, Plan) else snapshot
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ozymandias.core.arbiter import propose
-from ozymandias.core.explain import plan_document, why
+from ozymandias.core.explain import why
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale, plan_stop
@@ -17,6 +17,7 @@ from tests.unit.core.builders import (
     WEB,
     after,
     cluster,
+    foretold,
     job,
     key,
     lost,
@@ -161,7 +162,7 @@ def test_a_change_goes_node_by_node_in_place() -> None:
     """One is down at a time; the new one waits in the slot of the old."""
     snapshot = settled(submitted(cluster(n1="4G", n2="4G", n3="4G"), system()))
     changed = submit(snapshot, system(image="new"))
-    shown = plan_document(planned(changed), snapshot)
+    shown = foretold(snapshot, planned(changed))
     assert len(shown["stop"]) == len(shown["place"]) == 3
     snapshot = after(snapshot, changed)
     for replaced in range(1, 4):
@@ -250,7 +251,7 @@ def test_its_room_is_kept_while_its_last_one_still_stops() -> None:
 def played(snapshot: Snapshot, made: Job) -> tuple[dict[str, list[str]], Snapshot]:
     """What `ozy plan` shows of a change, by node; and the cluster once it has been carried out."""
     plan = planned(submit(snapshot, made))
-    document = plan_document(plan, snapshot)
+    document = foretold(snapshot, plan)
     shown: dict[str, list[str]] = {}
     for sign, kind in (("+", "place"), ("-", "stop")):
         for row in document[kind]:

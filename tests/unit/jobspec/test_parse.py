@@ -370,7 +370,7 @@ def test_speed() -> None:
 def test_rules_on_labels_are_read_short_and_in_full() -> None:
     """Both spellings of a rule give the same; preferences have a weight."""
     short = ["role == infra", "role=infra", "zone in [a, b]", "zone in (a,b)", "gpu exists"]
-    short += ["cores > 4", "role != infra"]
+    short += ["cores > 4", "role != apps"]
     text = (
         "name: web\nplacement:\n  require:\n"
         + "".join(f"    - {rule}\n" for rule in short)
@@ -385,7 +385,7 @@ def test_rules_on_labels_are_read_short_and_in_full() -> None:
         *(role, role, zone, zone),
         LabelRule(label="gpu", test=LabelTest.EXISTS),
         LabelRule(label="cores", test=LabelTest.MORE, values=("4",)),
-        LabelRule(label="role", test=LabelTest.UNEQUAL, values=("infra",)),
+        LabelRule(label="role", test=LabelTest.UNEQUAL, values=("apps",)),
         *(zone, role),
     )
     assert [rule.weight for rule in rules.prefer] == [1, 7]
