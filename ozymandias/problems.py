@@ -12,7 +12,7 @@ from typing import Any
 
 from ozymandias.model.units import format_cores, format_size
 
-TYPE_BASE = "https://github.com/barrucadu/ozymandias/blob/main/docs/errors.markdown"
+TYPE_BASE = "https://github.com/barrucadu/ozymandias/main/docs/errors.markdown"
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
