@@ -1,17 +1,22 @@
 """Emptying a node: its instances start elsewhere, get healthy, and only then stop where they were.
 
 `plan_drain` is the next step of every drain that a ledger asks for, done by whichever peer comes
-first. A job has a few more instances than wanted meanwhile; never fewer healthy ones. Those that
-must never run twice (`on_partition: stop`) stop first and wait on their new node instead, if
-`min_available` bears it. What is being replaced anyway, a rollout takes away; volumes that are kept
-stay, and so does their instance. Past the deadline, which is the operator's own word, whatever is
-left is stopped and becomes pending, as far as `min_available` allows.
+first. A job has a few more instances than wanted meanwhile; never fewer healthy ones. What it lacks
+is placed first, where there is room, and never counts as a replacement. Those that must never run
+twice (`on_partition: stop`) stop first and wait on their new node instead, if `min_available` bears
+it. What is being replaced anyway, a rollout takes away; volumes that are kept stay, and so does
+their instance. Past the deadline, which is the operator's own word, whatever is left is stopped and
+becomes pending, as far as `min_available` allows.
+
+Where a burst's nodes have no place, some of a job may be missing for good while all at home can
+move. Their replacements fill the number that is wanted, but not the places that the missing ones
+wait for: there it is the number at home that tells who is one too many.
 
 `foresee_drain` tells beforehand what would move where, and what could not.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from ozymandias.core.buckets import (
@@ -22,14 +27,14 @@ from ozymandias.core.buckets import (
     per_node,
     sort_job,
 )
-from ozymandias.core.budget import Budget, budget_of
+from ozymandias.core.budget import Budget, budget_of, floor_of
 from ozymandias.core.edits import EDITS_MAX, new_instance, stop
 from ozymandias.core.fitting import describe, needs, shortfall
-from ozymandias.core.placement import Ask, place
+from ozymandias.core.placement import Ask, Placement, place
 from ozymandias.core.rooms import NOW, NOW_OR_SOON, Room, Rooms, rooms_of
-from ozymandias.core.rules import Rules, rules_of
+from ozymandias.core.rules import Rules, at_home, rules_of
 from ozymandias.model.instance import Assigned, SlotState
-from ozymandias.model.job import Job, JobHead, JobKey, OnPartition
+from ozymandias.model.job import Burst, Job, JobHead, JobKey, OnPartition
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.record import replace
@@ -142,10 +147,12 @@ class Moving:
         buckets = self.buckets
         if buckets.outdated or keeps_volumes(self.job):
             edits: list[Edit] = []  # a rollout takes them away; or they stay where their data is
+        elif missing := self._start_missing():
+            edits = missing
         elif self.job.on_partition is OnPartition.STOP:
             edits = self._stop_first()
         else:
-            edits = [*self._stop_replaced(), *self._start_elsewhere()]
+            edits = [*self._stop_replaced(), *self._start_elsewhere()] or self._leave_full_home()
         leaving = {(e.node, e.slot) for e in edits if e.before is not None}
         return [*edits, *self._stop_late(leaving)]
 
@@ -162,13 +169,36 @@ class Moving:
 
     def _stop_replaced(self) -> list[Edit]:
         """As many as there are more than wanted, if enough others carry the traffic."""
-        idle = self._here((*self.buckets.waiting, *self.buckets.unready))[: max(0, self._surplus)]
-        spare = min(self._surplus - len(idle), self._budget.healthy - self.head.wanted)
-        serving = self._here(self.buckets.ready)[: max(0, spare)]
+        spare = self._budget.healthy - self.head.wanted
+        return self._stop_surplus(self._surplus, spare, "enough others are healthy")
+
+    def _leave_full_home(self) -> list[Edit]:
+        """Nothing more has a place, and home has more than a burst leaves there: as many go."""
+        burst = self.rules.asked.burst
+        if burst is None or self._surplus > 0:
+            return []
+        surplus = at_home(burst.nodes, per_node(self.buckets.live)) - burst.after
+        ready = at_home(burst.nodes, per_node(self.buckets.ready))
+        spare = min(ready - burst.after, self._budget.spare)
+        return self._stop_surplus(surplus, spare, home_words(burst), frozenset(burst.nodes))
+
+    def _stop_surplus(
+        self, surplus: int, spare: int, why: str, away: Set[str] = frozenset()
+    ) -> list[Edit]:
+        """So many, first what serves nobody; ``spare``: of the healthy ones at most."""
+        idle = self._here((*self.buckets.waiting, *self.buckets.unready))
+        idle = [a for a in idle if a.node not in away][: max(0, surplus)]
+        serving = [a for a in self._here(self.buckets.ready) if a.node not in away]
+        serving = serving[: max(0, min(surplus - len(idle), spare))]
         gone = [stop(a, f"{a.node} is drained, and it serves nobody") for a in idle]
-        return gone + [
-            stop(a, f"{a.node} is drained, and enough others are healthy") for a in serving
-        ]
+        return gone + [stop(a, f"{a.node} is drained, and {why}") for a in serving]
+
+    def _start_missing(self) -> list[Edit]:
+        """What the job lacks anyway, placed as whatever is pending, a few at a time."""
+        missing = min(-self._surplus, AT_ONCE_MAX)
+        ask = Ask.of(self.job, self.head, self.rules, per_node(self.buckets.live))
+        placed = place(self.rooms, ask, missing, per_node(self.buckets.current), NOW)
+        return self._new(placed, "room appeared: ")
 
     def _start_elsewhere(self) -> list[Edit]:
         """A replacement for each that is to leave, a few at a time."""
@@ -176,9 +206,11 @@ class Moving:
         extra = max(0, self._surplus)  # started already, or stopping in this very step
         count = min(leaving - extra, AT_ONCE_MAX - extra)
         placed = place(self.rooms, self._ask(), count, self._elsewhere(), NOW)
-        slots, demand = FreeSlots(self.buckets.used_slots()), Demand.of(self.job)
         names = ", ".join(sorted(self.drained))
-        why = f"{names} {'is' if len(self.drained) == 1 else 'are'} drained: "
+        return self._new(placed, f"{names} {'is' if len(self.drained) == 1 else 'are'} drained: ")
+
+    def _new(self, placed: Iterable[Placement], why: str) -> list[Edit]:
+        slots, demand = FreeSlots(self.buckets.used_slots()), Demand.of(self.job)
         return [new_instance(self.job.key, self.head, next(slots), demand, p, why) for p in placed]
 
     def _stop_first(self) -> list[Edit]:
@@ -218,6 +250,10 @@ class Moving:
 
     def _elsewhere(self) -> Counter[NodeName]:
         return per_node(a for a in self.buckets.live if a.node not in self.drained)
+
+
+def home_words(burst: Burst) -> str:
+    return f"{burst.after} others serve at home, where no more are to be"
 
 
 def keeps_volumes(job: Job) -> bool:
@@ -275,12 +311,14 @@ def foresee_drain(snapshot: Snapshot, name: NodeName) -> Outlook:
             else:
                 leaving.append(found)
     decided: list[Edit] = []
-    while round_ := [m for one in leaving for m in one.find_places(snapshot, rooms, decided)]:
-        movers += round_
+    while sum(one.go_on(snapshot, rooms, decided, movers) for one in leaving):
+        pass  # every one of them has its turn in every round
     for one in leaving:
+        movers += one.leave_full_home()
         rules = rules_of(snapshot, one.job, decided)
         for a in one.left:
-            reason = _no_room(snapshot, one.job, a, rooms, rules, one.there)
+            reason = one.why_left or _no_room(snapshot, one.job, a, rooms, rules, one.there)
+            reason = f"{one.missing_words}{reason}"
             blockers.append(Blocker(instance=str(a.instance), job=a.job, reason=reason))
     return Outlook(movers=tuple(movers), blockers=tuple(blockers))
 
@@ -294,21 +332,82 @@ class _Leaving:
     left: list[Assigned]
     there: Counter[NodeName]  # all of the job
     lasting: Counter[NodeName]  # of those the ones that no drain takes away
+    surplus: int  # live ones above those wanted; below 0: missing ones
+    begun: int  # have a replacement, and are still there
+    came_first: int = 0  # of the missing ones
+    why_left: str = ""
 
-    def find_places(self, snapshot: Snapshot, rooms: Rooms, decided: list[Edit]) -> Iterator[Mover]:
-        """For as many as would be under way at the same time."""
+    @property
+    def missing_words(self) -> str:
+        came, verb = self.came_first, "is" if self.came_first == 1 else "are"
+        first = "comes first" if came == 1 else "come first"
+        return f"{came} of {self.job.key} {verb} missing and {first}; " if came else ""
+
+    def go_on(
+        self, snapshot: Snapshot, rooms: Rooms, decided: list[Edit], movers: list[Mover]
+    ) -> bool:
+        """What would be under way at the same time; False when there is nothing more to do."""
+        if not self.left:
+            return False
         rules = rules_of(snapshot, self.job, decided)
-        ask = replace(Ask.of(self.job, self.head, rules, self.there), lasting=self.lasting)
-        count = 1 if self.job.on_partition is OnPartition.STOP else AT_ONCE_MAX
-        count = min(count, len(self.left))
-        for placed in place(rooms, ask, count, self.lasting, NOW_OR_SOON):
-            old = self.left.pop(0)
-            self.there[placed.node] += 1
-            self.lasting[placed.node] += 1
-            decided.append(new_instance(old.job, self.head, old.slot, old.demand, placed, ""))
-            yield Mover(
-                instance=str(old.instance), job=old.job, to=placed.node, reason=placed.reason
+        ask = Ask.of(self.job, self.head, rules, self.there)
+        missing = place(rooms, ask, min(-self.surplus, AT_ONCE_MAX), self.there, NOW_OR_SOON)
+        if missing:
+            self.came_first += len(missing)
+            for placed in missing:
+                self._come(placed, decided)
+            return True
+        extra, count = max(0, self.surplus), min(1, len(self.left))
+        if not self.is_exclusive:
+            count = min(len(self.left), len(self.left) + self.begun - extra, AT_ONCE_MAX - extra)
+        ask = replace(ask, lasting=self.lasting)
+        found = place(rooms, ask, count, self.lasting, NOW_OR_SOON)
+        for placed in found:
+            spare = self._spare
+            self._come(placed, decided)
+            if spare < 0 and not self.is_exclusive:
+                self.why_left = f"{self.job.key} needs {self.floor} instances"
+                continue
+            old, self.begun = self.left.pop(0), self.begun + 1
+            movers.append(
+                Mover(instance=str(old.instance), job=old.job, to=placed.node, reason=placed.reason)
             )
+        self.begun -= extra
+        self.surplus -= extra
+        return bool(found or extra)
+
+    def leave_full_home(self) -> Iterator[Mover]:
+        """Those that go though nothing comes for them: the others are as many as stay at home."""
+        burst = self.job.placement.burst
+        if burst is None or self.is_exclusive:
+            return
+        home = [a for a in self.left if a.node not in burst.nodes]
+        surplus = at_home(burst.nodes, self.lasting) + len(home) - burst.after
+        for old in home[: max(0, min(surplus, self._spare))]:
+            self.left.remove(old)
+            yield Mover(
+                instance=str(old.instance), job=old.job, to="", reason=f"ends: {home_words(burst)}"
+            )
+
+    @property
+    def is_exclusive(self) -> bool:
+        return self.job.on_partition is OnPartition.STOP
+
+    @property
+    def floor(self) -> int:
+        return floor_of(self.job, self.head.wanted)
+
+    @property
+    def _spare(self) -> int:
+        """How many may go when all are healthy, and those that are replaced are gone."""
+        return self.head.wanted + self.surplus - self.begun - self.floor
+
+    def _come(self, placed: Placement, decided: list[Edit]) -> None:
+        self.surplus += 1
+        self.there[placed.node] += 1
+        self.lasting[placed.node] += 1
+        demand = Demand.of(self.job)
+        decided.append(new_instance(self.job.key, self.head, len(decided), demand, placed))
 
 
 def _outlook(
@@ -345,6 +444,8 @@ def _outlook(
         left=left,
         there=per_node(buckets.live),
         lasting=per_node(a for a in buckets.live if a.node not in drained),
+        surplus=surplus,
+        begun=len(here) - len(left),
     )
 
 
