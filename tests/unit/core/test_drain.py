@@ -6,7 +6,8 @@ from collections.abc import Iterable
 import pytest
 
 from ozymandias.core.arbiter import propose
-from ozymandias.core.drain import foresee_drain, next_deadline, plan_drain
+from ozymandias.core.departures import foresee_drain
+from ozymandias.core.drain import next_deadline, plan_drain
 from ozymandias.core.nodes import (
     plan_begin_drain,
     plan_cordon,
