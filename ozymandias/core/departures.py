@@ -23,6 +23,7 @@ from ozymandias.core.fitting import describe, needs, shortfall
 from ozymandias.core.placement import Ask, Placement, place
 from ozymandias.core.rooms import NOW_OR_SOON, Room, Rooms, rooms_of
 from ozymandias.core.rules import Rules, at_home, rules_of
+from ozymandias.core.system import matching, why_not
 from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import Job, JobHead, JobKey, OnPartition
 from ozymandias.model.node import Demand, NodeName
@@ -189,11 +190,10 @@ def _outlook(
         yield from (Blocker(instance=str(a.instance), job=key, reason=reason) for a in here)
         return
     job = record.current.job
-    if is_system(record):
-        for a in here:
-            yield Mover(instance=str(a.instance), job=key, to="", reason="ends after all others")
-        return
     buckets = sort_job(snapshot, key)
+    if is_system(record):
+        yield from _last_to_leave(snapshot, job, here, buckets, name)
+        return
     surplus = len(buckets.live) - record.head.wanted  # replacements that are started already
     budget = budget_of(job, record.head.wanted, buckets)
     left: list[Assigned] = []
@@ -215,6 +215,23 @@ def _outlook(
         surplus=surplus,
         begun=len(here) - len(left),
     )
+
+
+def _last_to_leave(
+    snapshot: Snapshot, job: Job, here: Sequence[Assigned], buckets: Buckets, name: NodeName
+) -> Iterator[Mover | Blocker]:
+    """Those of a system job end when the others have left, as many as can be missed."""
+    wanted = matching(snapshot, job) - (not why_not(snapshot, name, job))
+    budget = budget_of(job, wanted, buckets)
+    spare = budget.spare
+    for a in here:
+        if a in buckets.ready or a in buckets.serving:
+            if spare <= 0:
+                why = f"{job.key} needs {budget.floor} healthy, of which it has {budget.healthy}"
+                yield Blocker(instance=str(a.instance), job=job.key, reason=why)
+                continue
+            spare -= 1
+        yield Mover(instance=str(a.instance), job=job.key, to="", reason="ends after all others")
 
 
 def _bound(job: Job, assigned: Assigned, buckets: Buckets, budget: Budget) -> str:

@@ -18,6 +18,7 @@ from ozymandias.core.rooms import NOW, Room, rooms_of
 from ozymandias.core.rules import rules_of, unknown_burst_nodes
 from ozymandias.core.system import (
     held_up,
+    needed_where_not_meant,
     pending_on,
     rooms_for_system,
     tend,
@@ -129,6 +130,7 @@ def _system_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> It
     tending = tending_of(snapshot, record, buckets, rooms_for_system(snapshot))
     for pending in pending_on(tending):
         yield f"Missing on {pending.count}: {pending.reason}."
+    yield from needed_where_not_meant(tending)
     held = tuple(held_up(tending))
     steps = tend(tending)
     if buckets.outdated:
