@@ -11,9 +11,9 @@ from ozymandias.core.advice import advice
 from ozymandias.core.buckets import Buckets, is_system, per_node, sort_job
 from ozymandias.core.budget import budget_of
 from ozymandias.core.fitting import describe, needs, tally
-from ozymandias.core.foresee import foresee
+from ozymandias.core.foresee import Foreseen, foresee
 from ozymandias.core.placement import most_that_fit
-from ozymandias.core.rollout import next_step, rolling_of
+from ozymandias.core.rollout import next_step, rolling_of, tied
 from ozymandias.core.rooms import NOW, Room, rooms_of
 from ozymandias.core.rules import rules_of, unknown_burst_nodes
 from ozymandias.core.system import (
@@ -38,11 +38,15 @@ from ozymandias.problems import Problem, Suggestion
 
 
 def plan_document(decision: Plan | Problem, snapshot: Snapshot | None = None) -> dict[str, Any]:
-    """``{fits, place, stop, move, problem}``; with a snapshot, also what will follow from it."""
+    """``{fits, place, stop, move, stay, problem}``; with a snapshot, also what follows from it.
+
+    Whoever is to ``stay`` is an old instance that no new one comes for.
+    """
     if isinstance(decision, Problem):
         document = decision.document()
-        return {"fits": False, "place": [], "stop": [], "move": [], "problem": document}
-    edits = foresee(snapshot, decision) if snapshot else decision.edits
+        return {"fits": False, "place": [], "stop": [], "move": [], "stay": [], "problem": document}
+    foreseen = foresee(snapshot, decision) if snapshot else Foreseen(edits=decision.edits)
+    edits = foreseen.edits
     leaving = [e for e in edits if e.before in LIVE and e.after not in LIVE]
     coming = [e for e in edits if e.before is None and e.after in LIVE]
     origin = {_run(e): e for e in leaving}
@@ -55,6 +59,10 @@ def plan_document(decision: Plan | Problem, snapshot: Snapshot | None = None) ->
         "move": [
             {"instance": _name(new), "from": old.node, "to": new.node, "reason": new.reason}
             for old, new in moved
+        ],
+        "stay": [
+            {"instance": _name(old), "node": old.node, "reason": why_stays}
+            for old, why_stays in foreseen.staying
         ],
         "problem": None,
     }
@@ -149,7 +157,10 @@ def _rollout_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
         f"A rollout to version {head.version} is under way: {len(buckets.current)} new,"
         f" {len(buckets.outdated)} to be replaced."
     )
-    steps = next_step(rolling_of(snapshot, record, buckets), rooms_of(snapshot))
+    rolling = rolling_of(snapshot, record, buckets)
+    staying = tuple(tied(rolling))
+    yield from (f"{_name(old)} of {why_stays}." for old, why_stays in staying)
+    steps = next_step(rolling, rooms_of(snapshot))
     halfway = (*buckets.unready, *buckets.waiting)
     if steps:
         yield "Next: " + "; ".join(_step_words(edit) for edit in steps) + "."
@@ -157,7 +168,7 @@ def _rollout_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
         yield f"It goes on when {', '.join(map(_name, halfway))} is healthy."
     elif record.current is None:
         yield f"It can't go on: the record of version {head.version} can't be read."
-    else:
+    elif len(staying) < len(buckets.outdated):
         job = record.current.job
         budget = budget_of(job, head.wanted, buckets)
         if budget.floor and budget.spare <= 0:

@@ -6,12 +6,13 @@ every new instance gets healthy and every stopping one is gone at the next step.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ozymandias.core.apply import apply
 from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
 from ozymandias.core.edits import new_instance, step
 from ozymandias.core.placement import place
-from ozymandias.core.rollout import Rolling, next_step, rolling_of
+from ozymandias.core.rollout import Rolling, next_step, rolling_of, tied
 from ozymandias.core.rooms import Rooms, rooms_of
 from ozymandias.core.system import rooms_for_system, tend, tending_of
 from ozymandias.model.instance import Assigned, SlotState
@@ -23,26 +24,34 @@ ROUNDS_MAX = 3  # of a system job: what is new, what it replaces, and what is to
 STEPS_MAX = 200  # of a long rollout only so many are played; the rest is shown as one step
 
 
-def foresee(snapshot: Snapshot, plan: Plan) -> Sequence[Edit]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What a change leads to, and which old instances it leaves as they are, with the reason."""
+
+    edits: Sequence[Edit]
+    staying: tuple[tuple[Assigned, str], ...] = ()
+
+
+def foresee(snapshot: Snapshot, plan: Plan) -> Foreseen:
     """The plan's own edits, and those that will follow from its change of a job."""
     if plan.job is None or plan.job.head is None or plan.job.head.deleting:
-        return plan.edits
+        return Foreseen(edits=plan.edits)
     after = apply(snapshot, plan)
     if is_system(after.jobs[plan.job.key]):
-        return (*plan.edits, *_tended(after, after.jobs[plan.job.key]))
+        return Foreseen(edits=(*plan.edits, *_tended(after, after.jobs[plan.job.key])))
     rolling = rolling_of(after, after.jobs[plan.job.key], sort_job(after, plan.job.key))
     if rolling.demand is None:
-        return plan.edits
+        return Foreseen(edits=plan.edits)
     rooms = _settled(rooms_of(after))
     _settle_present(rolling.buckets)
     edits = list(plan.edits)
     for _ in range(STEPS_MAX):
         steps = _fill(rolling, rooms) or next_step(rolling, rooms)
         if not steps:
-            return tuple(edits)
+            return Foreseen(edits=tuple(edits), staying=tuple(tied(rolling)))
         edits += steps
         _settle(rolling.buckets, rooms, steps)
-    return (*edits, *_finish(rolling, rooms))
+    return Foreseen(edits=(*edits, *_finish(rolling, rooms)))
 
 
 def _tended(after: Snapshot, record: JobRecord) -> Iterator[Edit]:
