@@ -14,7 +14,7 @@ from typing import Any
 from ozymandias.api.changes import etag
 from ozymandias.core.autoscale import frozen_pool, pool_of, pools
 from ozymandias.core.buckets import is_system, sort_job
-from ozymandias.core.drain import Blocker, foresee_drain
+from ozymandias.core.departures import Blocker, foresee_drain
 from ozymandias.core.freeze import cluster_frozen, holds_back
 from ozymandias.core.routes import Names, hosts_of
 from ozymandias.core.schedule import pending_of

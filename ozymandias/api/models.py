@@ -288,6 +288,7 @@ class PlanDocument(Struct):
     place: list[Step]
     stop: list[Step]
     move: list[Move]
+    stay: list[Step]
     problem: Problem | None
 
 

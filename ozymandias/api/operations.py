@@ -141,7 +141,7 @@ class Operations:
         elif isinstance(decision, Problem):
             version = snapshot.last_versions.get(job.key, 0) + 1
         return {
-            **plan_document(decision, foreseen.edits),
+            **plan_document(decision, foreseen),
             "job": job.name,
             "namespace": job.namespace,
             "version": version,

@@ -9,7 +9,7 @@ from typing import Any
 from ozymandias.api import documents
 from ozymandias.api.access import Access, Document, translated
 from ozymandias.api.changes import Asked
-from ozymandias.core.drain import Outlook, foresee_drain
+from ozymandias.core.departures import Outlook, foresee_drain
 from ozymandias.core.nodes import (
     found,
     plan_begin_drain,

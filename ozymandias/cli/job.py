@@ -180,11 +180,16 @@ def _draw_steps(found: Document) -> None:
         print(paint("  > ", YELLOW) + f"{row['instance']} {where}: {clean(row['reason'])}")
     for row in found["stop"]:
         print(paint("  - ", RED) + f"{row['instance']} on {row['node']}: {clean(row['reason'])}")
+    staying = found.get("stay", [])  # a daemon of an earlier version does not tell
+    for row in staying:
+        print(paint("  = ", YELLOW) + f"{row['instance']} on {row['node']}: {clean(row['reason'])}")
     counts = {verb: len(found[verb]) for verb in ("place", "move", "stop")}
     if not found.get("changed", True):
         print("Nothing would change.")
     else:
         said = ", ".join(f"{count} to {verb}" for verb, count in counts.items())
+        they_are = "it is" if len(staying) == 1 else "they are"
+        said += f", {len(staying)} to stay as {they_are}" if staying else ""
         print(f"It fits: {said}.")
 
 

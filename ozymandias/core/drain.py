@@ -1,17 +1,22 @@
 """Emptying a node: its instances start elsewhere, get healthy, and only then stop where they were.
 
 `plan_drain` is the next step of every drain that a ledger asks for, done by whichever peer comes
-first. A job has a few more instances than wanted meanwhile; never fewer healthy ones. Those that
-must never run twice (`on_partition: stop`) stop first and wait on their new node instead, if
-`min_available` bears it. What is being replaced anyway, a rollout takes away; volumes that are kept
-stay, and so does their instance. Past the deadline, which is the operator's own word, whatever is
-left is stopped and becomes pending, as far as `min_available` allows.
+first. A job has a few more instances than wanted meanwhile; never fewer healthy ones. What it lacks
+is placed first, where there is room, and never counts as a replacement. Those that must never run
+twice (`on_partition: stop`) stop first and wait on their new node instead, if `min_available` bears
+it. What is being replaced anyway, a rollout takes away; volumes that are kept stay, and so does
+their instance. Past the deadline, which is the operator's own word, whatever is left is stopped and
+becomes pending, as far as `min_available` allows.
 
-`foresee_drain` tells beforehand what would move where, and what could not.
+Where a burst's nodes have no place, some of a job may be missing for good while all at home can
+move. Their replacements fill the number that is wanted, but not the places that the missing ones
+wait for: there it is the number at home that tells who is one too many.
+
+What would move where, and what could not, `core/departures.py` tells beforehand.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from ozymandias.core.buckets import (
@@ -24,12 +29,11 @@ from ozymandias.core.buckets import (
 )
 from ozymandias.core.budget import Budget, budget_of
 from ozymandias.core.edits import EDITS_MAX, new_instance, stop
-from ozymandias.core.fitting import describe, needs, shortfall
-from ozymandias.core.placement import Ask, place
-from ozymandias.core.rooms import NOW, NOW_OR_SOON, Room, Rooms, rooms_of
-from ozymandias.core.rules import Rules, rules_of
+from ozymandias.core.placement import Ask, Placement, place
+from ozymandias.core.rooms import NOW, Rooms, rooms_of
+from ozymandias.core.rules import Rules, at_home, rules_of
 from ozymandias.model.instance import Assigned, SlotState
-from ozymandias.model.job import Job, JobHead, JobKey, OnPartition
+from ozymandias.model.job import Burst, Job, JobHead, JobKey, OnPartition
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.plan import Edit, Plan
 from ozymandias.model.record import replace
@@ -50,7 +54,7 @@ def plan_drain(snapshot: Snapshot, now: float) -> Plan | None:
     rooms = rooms_of(snapshot)
     assignments = assignments_by_job(snapshot, keys)
     edits: list[Edit] = []
-    for key in _by_priority(snapshot, keys):
+    for key in by_priority(snapshot, keys):
         record = snapshot.jobs[key]
         assert record.current is not None
         moving = Moving(
@@ -103,7 +107,7 @@ def _jobs_on(snapshot: Snapshot, nodes: frozenset[NodeName]) -> frozenset[JobKey
     )
 
 
-def _by_priority(snapshot: Snapshot, keys: Iterable[JobKey]) -> list[JobKey]:
+def by_priority(snapshot: Snapshot, keys: Iterable[JobKey]) -> list[JobKey]:
     def rank(key: JobKey) -> tuple[int, JobKey]:
         current = snapshot.jobs[key].current
         return (-current.job.priority if current else 0), key
@@ -142,10 +146,12 @@ class Moving:
         buckets = self.buckets
         if buckets.outdated or keeps_volumes(self.job):
             edits: list[Edit] = []  # a rollout takes them away; or they stay where their data is
+        elif missing := self._start_missing():
+            edits = missing
         elif self.job.on_partition is OnPartition.STOP:
             edits = self._stop_first()
         else:
-            edits = [*self._stop_replaced(), *self._start_elsewhere()]
+            edits = [*self._stop_replaced(), *self._start_elsewhere()] or self._leave_full_home()
         leaving = {(e.node, e.slot) for e in edits if e.before is not None}
         return [*edits, *self._stop_late(leaving)]
 
@@ -162,13 +168,36 @@ class Moving:
 
     def _stop_replaced(self) -> list[Edit]:
         """As many as there are more than wanted, if enough others carry the traffic."""
-        idle = self._here((*self.buckets.waiting, *self.buckets.unready))[: max(0, self._surplus)]
-        spare = min(self._surplus - len(idle), self._budget.healthy - self.head.wanted)
-        serving = self._here(self.buckets.ready)[: max(0, spare)]
+        spare = self._budget.healthy - self.head.wanted
+        return self._stop_surplus(self._surplus, spare, "enough others are healthy")
+
+    def _leave_full_home(self) -> list[Edit]:
+        """Nothing more has a place, and home has more than a burst leaves there: as many go."""
+        burst = self.rules.asked.burst
+        if burst is None or self._surplus > 0:
+            return []
+        surplus = at_home(burst.nodes, per_node(self.buckets.live)) - burst.after
+        ready = at_home(burst.nodes, per_node(self.buckets.ready))
+        spare = min(ready - burst.after, self._budget.spare)
+        return self._stop_surplus(surplus, spare, home_words(burst), frozenset(burst.nodes))
+
+    def _stop_surplus(
+        self, surplus: int, spare: int, why: str, away: Set[str] = frozenset()
+    ) -> list[Edit]:
+        """So many, first what serves nobody; ``spare``: of the healthy ones at most."""
+        idle = self._here((*self.buckets.waiting, *self.buckets.unready))
+        idle = [a for a in idle if a.node not in away][: max(0, surplus)]
+        serving = [a for a in self._here(self.buckets.ready) if a.node not in away]
+        serving = serving[: max(0, min(surplus - len(idle), spare))]
         gone = [stop(a, f"{a.node} is drained, and it serves nobody") for a in idle]
-        return gone + [
-            stop(a, f"{a.node} is drained, and enough others are healthy") for a in serving
-        ]
+        return gone + [stop(a, f"{a.node} is drained, and {why}") for a in serving]
+
+    def _start_missing(self) -> list[Edit]:
+        """What the job lacks anyway, placed as whatever is pending, a few at a time."""
+        missing = min(-self._surplus, AT_ONCE_MAX)
+        ask = Ask.of(self.job, self.head, self.rules, per_node(self.buckets.live))
+        placed = place(self.rooms, ask, missing, per_node(self.buckets.current), NOW)
+        return self._new(placed, "room appeared: ")
 
     def _start_elsewhere(self) -> list[Edit]:
         """A replacement for each that is to leave, a few at a time."""
@@ -176,9 +205,11 @@ class Moving:
         extra = max(0, self._surplus)  # started already, or stopping in this very step
         count = min(leaving - extra, AT_ONCE_MAX - extra)
         placed = place(self.rooms, self._ask(), count, self._elsewhere(), NOW)
-        slots, demand = FreeSlots(self.buckets.used_slots()), Demand.of(self.job)
         names = ", ".join(sorted(self.drained))
-        why = f"{names} {'is' if len(self.drained) == 1 else 'are'} drained: "
+        return self._new(placed, f"{names} {'is' if len(self.drained) == 1 else 'are'} drained: ")
+
+    def _new(self, placed: Iterable[Placement], why: str) -> list[Edit]:
+        slots, demand = FreeSlots(self.buckets.used_slots()), Demand.of(self.job)
         return [new_instance(self.job.key, self.head, next(slots), demand, p, why) for p in placed]
 
     def _stop_first(self) -> list[Edit]:
@@ -220,161 +251,9 @@ class Moving:
         return per_node(a for a in self.buckets.live if a.node not in self.drained)
 
 
+def home_words(burst: Burst) -> str:
+    return f"{burst.after} others serve at home, where no more are to be"
+
+
 def keeps_volumes(job: Job) -> bool:
     return any(volume.keep for container in job.containers for volume in container.volumes)
-
-
-# Beforehand ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mover:
-    """An instance that would leave, and where to; ``to`` is "" for one that just ends."""
-
-    instance: str
-    job: JobKey
-    to: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocker:
-    """An instance that could not leave now, and why."""
-
-    instance: str
-    job: JobKey
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    movers: tuple[Mover, ...] = ()
-    blockers: tuple[Blocker, ...] = ()
-
-
-def foresee_drain(snapshot: Snapshot, name: NodeName) -> Outlook:
-    """What a drain of this node would do with each instance on it, if all goes well.
-
-    In rounds, as the drain itself goes on: a few of every job at a time, and who may only be beside
-    one that leaves as well finds its place in a later round.
-    """
-    rooms = {n: room for n, room in rooms_of(snapshot).items() if n != name}
-    here = [a for a in snapshot.instances_on(name) if a.state is not SlotState.STOPPING]
-    by_job: dict[JobKey, list[Assigned]] = {}
-    for assigned in here:
-        by_job.setdefault(assigned.job, []).append(assigned)
-    movers: list[Mover] = []
-    blockers: list[Blocker] = []
-    leaving: list[_Leaving] = []
-    for key in _by_priority(snapshot, [k for k in by_job if k in snapshot.jobs]):
-        for found in _outlook(snapshot, key, by_job[key], name):
-            if isinstance(found, Mover):
-                movers.append(found)
-            elif isinstance(found, Blocker):
-                blockers.append(found)
-            else:
-                leaving.append(found)
-    decided: list[Edit] = []
-    while round_ := [m for one in leaving for m in one.find_places(snapshot, rooms, decided)]:
-        movers += round_
-    for one in leaving:
-        rules = rules_of(snapshot, one.job, decided)
-        for a in one.left:
-            reason = _no_room(snapshot, one.job, a, rooms, rules, one.there)
-            blockers.append(Blocker(instance=str(a.instance), job=a.job, reason=reason))
-    return Outlook(movers=tuple(movers), blockers=tuple(blockers))
-
-
-@dataclass(slots=True, kw_only=True)
-class _Leaving:
-    """Instances of a job that need a place elsewhere."""
-
-    job: Job
-    head: JobHead
-    left: list[Assigned]
-    there: Counter[NodeName]  # all of the job
-    lasting: Counter[NodeName]  # of those the ones that no drain takes away
-
-    def find_places(self, snapshot: Snapshot, rooms: Rooms, decided: list[Edit]) -> Iterator[Mover]:
-        """For as many as would be under way at the same time."""
-        rules = rules_of(snapshot, self.job, decided)
-        ask = replace(Ask.of(self.job, self.head, rules, self.there), lasting=self.lasting)
-        count = 1 if self.job.on_partition is OnPartition.STOP else AT_ONCE_MAX
-        count = min(count, len(self.left))
-        for placed in place(rooms, ask, count, self.lasting, NOW_OR_SOON):
-            old = self.left.pop(0)
-            self.there[placed.node] += 1
-            self.lasting[placed.node] += 1
-            decided.append(new_instance(old.job, self.head, old.slot, old.demand, placed, ""))
-            yield Mover(
-                instance=str(old.instance), job=old.job, to=placed.node, reason=placed.reason
-            )
-
-
-def _outlook(
-    snapshot: Snapshot, key: JobKey, here: Sequence[Assigned], name: NodeName
-) -> Iterator[Mover | Blocker | _Leaving]:
-    record = snapshot.jobs[key]
-    if record.head.deleting:
-        return
-    if record.current is None:
-        reason = f"the record of version {record.head.version} can't be read"
-        yield from (Blocker(instance=str(a.instance), job=key, reason=reason) for a in here)
-        return
-    job = record.current.job
-    if is_system(record):
-        for a in here:
-            yield Mover(instance=str(a.instance), job=key, to="", reason="ends after all others")
-        return
-    buckets = sort_job(snapshot, key)
-    surplus = len(buckets.live) - record.head.wanted  # replacements that are started already
-    budget = budget_of(job, record.head.wanted, buckets)
-    left: list[Assigned] = []
-    for number, a in enumerate(here):
-        if number < surplus:
-            words = "ends when its replacement serves"
-            yield Mover(instance=str(a.instance), job=key, to="", reason=words)
-        elif reason := _bound(job, a, buckets, budget):
-            yield Blocker(instance=str(a.instance), job=key, reason=reason)
-        else:
-            left.append(a)
-    drained = drained_nodes(snapshot) | {name}
-    yield _Leaving(
-        job=job,
-        head=record.head,
-        left=left,
-        there=per_node(buckets.live),
-        lasting=per_node(a for a in buckets.live if a.node not in drained),
-    )
-
-
-def _bound(job: Job, assigned: Assigned, buckets: Buckets, budget: Budget) -> str:
-    """What else than room holds an instance where it is."""
-    if keeps_volumes(job):
-        return f"its kept volumes are on {assigned.node}, and are not moved"
-    is_exclusive = job.on_partition is OnPartition.STOP
-    if is_exclusive and assigned in buckets.ready and budget.spare < 1:
-        return (
-            f"it has to stop first, and {job.key} needs {budget.floor} healthy,"
-            f" of which it has {budget.healthy}"
-        )
-    return ""
-
-
-def _no_room(
-    snapshot: Snapshot,
-    job: Job,
-    assigned: Assigned,
-    rooms: Rooms,
-    rules: Rules,
-    there: Counter[NodeName],
-) -> str:
-    demand = Demand.of(job)
-    lines = ", ".join(
-        describe(
-            shortfall(node, rooms.get(name) or Room.of(node), demand, rules=rules, there=there)
-        )
-        for name, node in sorted(snapshot.nodes.items())
-        if name != assigned.node
-    )
-    return f"needs {needs(demand)}; " + (lines or "there is no other node")

@@ -11,12 +11,14 @@ from ozymandias.core.advice import advice
 from ozymandias.core.buckets import Buckets, is_system, per_node, sort_job
 from ozymandias.core.budget import budget_of
 from ozymandias.core.fitting import describe, needs, tally
+from ozymandias.core.foresee import Foreseen
 from ozymandias.core.placement import most_that_fit
-from ozymandias.core.rollout import next_step, rolling_of
+from ozymandias.core.rollout import next_step, rolling_of, tied
 from ozymandias.core.rooms import NOW, Room, rooms_of
 from ozymandias.core.rules import rules_of, unknown_burst_nodes
 from ozymandias.core.system import (
     held_up,
+    needed_where_not_meant,
     pending_on,
     rooms_for_system,
     tend,
@@ -37,17 +39,20 @@ _Run = tuple[JobKey, int, str, int, int]
 # The plan as a document ---------------------------------------------------------------------------
 
 
-def plan_document(decision: Plan | Problem, edits: Sequence[Edit] | None = None) -> dict[str, Any]:
-    """``{fits, place, stop, move, problem}``; ``edits``: the plan's, with those that follow."""
+def plan_document(decision: Plan | Problem, foreseen: Foreseen | None = None) -> dict[str, Any]:
+    """``{fits, place, stop, move, stay, problem}``; ``foreseen``: with what follows from it.
+
+    Whoever is to ``stay`` is an old instance that no new one comes for.
+    """
     if isinstance(decision, Problem):
         document = decision.document()
-        return {"fits": False, "place": [], "stop": [], "move": [], "problem": document}
-    edits = decision.edits if edits is None else edits
+        return {"fits": False, "place": [], "stop": [], "move": [], "stay": [], "problem": document}
+    foreseen = foreseen or Foreseen(edits=decision.edits)
     gone: dict[_Run, Edit] = {}
     stopped: list[Edit] = []
     placed: list[Edit] = []
     moved: list[tuple[Edit, Edit]] = []
-    for edit in edits:
+    for edit in foreseen.edits:
         run = _run(edit)
         if edit.before in LIVE and edit.after not in LIVE:
             stopped.append(edit)
@@ -65,6 +70,10 @@ def plan_document(decision: Plan | Problem, edits: Sequence[Edit] | None = None)
         "move": [
             {"instance": _name(new), "from": old.node, "to": new.node, "reason": new.reason}
             for old, new in moved
+        ],
+        "stay": [
+            {"instance": _name(old), "node": old.node, "reason": why_stays}
+            for old, why_stays in foreseen.staying
         ],
         "problem": None,
     }
@@ -140,6 +149,7 @@ def _system_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> It
     tending = tending_of(snapshot, record, buckets, rooms_for_system(snapshot))
     for pending in pending_on(tending):
         yield f"Missing on {pending.count}: {pending.reason}."
+    yield from needed_where_not_meant(tending)
     held = tuple(held_up(tending))
     steps = tend(tending)
     if buckets.outdated:
@@ -158,7 +168,10 @@ def _rollout_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
         f"A rollout to version {head.version} is under way: {len(buckets.current)} new,"
         f" {len(buckets.outdated)} to be replaced."
     )
-    steps = next_step(rolling_of(snapshot, record, buckets), rooms_of(snapshot))
+    rolling = rolling_of(snapshot, record, buckets)
+    staying = tuple(tied(rolling))
+    yield from (f"{_name(old)} of {why_stays}." for old, why_stays in staying)
+    steps = next_step(rolling, rooms_of(snapshot))
     halfway = (*buckets.unready, *buckets.waiting)
     if steps:
         yield "Next: " + "; ".join(_step_words(edit) for edit in steps) + "."
@@ -166,7 +179,7 @@ def _rollout_lines(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> I
         yield f"It goes on when {', '.join(map(_name, halfway))} is healthy."
     elif record.current is None:
         yield f"It can't go on: the record of version {head.version} can't be read."
-    else:
+    elif len(staying) < len(buckets.outdated):
         job = record.current.job
         budget = budget_of(job, head.wanted, buckets)
         if budget.floor and budget.spare <= 0:

@@ -19,7 +19,7 @@ from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sor
 from ozymandias.core.edits import new_instance, step
 from ozymandias.core.outlook import PLANS_MAX, Change, Future
 from ozymandias.core.placement import place
-from ozymandias.core.rollout import Rolling, next_step, rolling_of
+from ozymandias.core.rollout import Rolling, next_step, rolling_of, tied
 from ozymandias.core.rooms import Rooms, rooms_of
 from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.system import rooms_for_system, tend, tending_of, wanted_of
@@ -30,6 +30,9 @@ from ozymandias.model.snapshot import Snapshot
 
 ROUNDS_MAX = 3  # of a system job: what is new, what it replaces, and what is too many then
 STEPS_MAX = 200  # of a long rollout only so many are played alone; the rest is shown as one step
+
+Staying = tuple[Assigned, str]  # an old instance that stays as it is, and why
+
 LONG = "it would take too long to foresee"
 FROZEN = "the freeze has no end in sight"
 
@@ -43,6 +46,7 @@ class Foreseen:
     left_out: str = ""  # why what others do is left out, from some moment on
     missing: int = 0  # instances that would have no place in the end
     outdated: int = 0  # instances that would not be replaced
+    staying: tuple[Staying, ...] = ()  # those that no new one comes for
 
 
 def foresee(
@@ -79,9 +83,20 @@ def foreseeing(
             others=tuple(playing.others),
             missing=max(0, wanted_of(now, record) - live),
             outdated=playing.outdated,
+            staying=_staying(now, change.key),
         )
     edits = (*playing.edits, *_alone(now, change.key))
-    return Foreseen(edits=edits, others=tuple(playing.others), left_out=left_out)
+    others, staying = tuple(playing.others), _staying(now, change.key)
+    return Foreseen(edits=edits, others=others, left_out=left_out, staying=staying)
+
+
+def _staying(now: Snapshot, key: JobKey) -> tuple[Staying, ...]:
+    """Those whose data keeps them where the new version may not be."""
+    record = now.jobs[key]
+    if is_system(record):
+        return ()
+    rolling = rolling_of(now, record, sort_job(now, key))
+    return () if rolling.demand is None else tuple(tied(rolling))
 
 
 @dataclass(slots=True)
@@ -104,7 +119,9 @@ class _Playing:
 
     @property
     def outdated(self) -> int:
-        return len(sort_job(self.future.now, self.key).outdated)
+        """Those that are still to be replaced."""
+        now = self.future.now
+        return len(sort_job(now, self.key).outdated) - len(_staying(now, self.key))
 
 
 # The job alone ------------------------------------------------------------------------------------

@@ -105,6 +105,7 @@ class Displacing:
             for name in rooms
         }
         self._candidates = self._find_candidates(below)
+        self._awaited: dict[NodeName, dict[JobKey, JobKey]] = {}  # neighbours, and for whom
         self.victims: list[Edit] = []
         self.displaced: dict[NodeName, tuple[Displaced, ...]] = {}
         self.contests: list[Contest] = []  # of the first ones: what they were decided on
@@ -146,6 +147,12 @@ class Displacing:
     def has_lost(self, key: JobKey) -> bool:
         """Whether a job loses an instance by this decision."""
         return any(edit.job == key for edit in self.victims)
+
+    def keep_neighbours(self, job: Job, placed: Iterable[Placement]) -> None:
+        """Whom these have to be near to stays with them, whoever comes later in this decision."""
+        for placement in placed:
+            for neighbour in near_to(job):
+                self._awaited.setdefault(placement.node, {}).setdefault(neighbour, job.key)
 
     def make_room(self, winner: Winner, placed: Iterable[Placement], count: int) -> list[Placement]:
         """Up to ``count`` places for instances of a job, each at the cost of others.
@@ -258,6 +265,8 @@ class Displacing:
             return "it is of the same job"
         if other.key in near_to(job):
             return f"{job.key} is to be near it"
+        if awaited_by := self._awaited.get(assigned.node, {}).get(other.key):
+            return f"{awaited_by}, which comes in the same decision, is to be near it"
         floor = floor_of(other, record.head.wanted)
         return f"{other.key} needs {floor} healthy" if floor else "it is leaving anyway"
 
@@ -265,9 +274,10 @@ class Displacing:
         """Candidates of lower priority, of each job as many as its floor lets go.
 
         A job whose new version is more important than its last does not displace itself, nor
-        those whom it has to be near to: what it comes for would be gone.
+        those whom it has to be near to: what it comes for would be gone. Nor those for whom another
+        has come before it.
         """
-        spared = {job.key, *near_to(job)}
+        spared = {job.key, *near_to(job), *self._awaited.get(name, ())}
         taken: Counter[JobKey] = Counter()
         found = []
         for candidate in self._candidates[name]:
@@ -455,10 +465,12 @@ def planning_preempt(snapshot: Snapshot, lately: Lately) -> Stepwise[Plan | None
         missing = head.wanted - live.get(key, 0)
         # What will be free soon is theirs by priority; it is given to them when it is.
         soon = winner.place(rooms, missing)
+        displacing.keep_neighbours(job, soon)
         missing = min(missing - len(soon), WINNERS_MAX - len(new))
         if not job.may_preempt or missing <= 0 or displacing.has_lost(key):
             continue
         won = displacing.make_room(winner, soon, missing)
+        displacing.keep_neighbours(job, won)
         burst = rules.asked.burst
         if burst and any(placed.node in burst.nodes for placed in won):
             won = [*soon, *won]  # only with these has home enough for others to go further

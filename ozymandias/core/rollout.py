@@ -4,9 +4,10 @@ Start-first where there is room: a new instance in a free slot, and when it is h
 goes; never more than one above what is wanted. Where there is no room, stop-first: an old instance
 stops and the new one waits in its place, promised but not yet running. Old instances that carry no
 traffic are replaced without waiting for anybody's health. Volumes that are kept stay with their
-slot and node, and so does the instance: stop-first, in place. A job that can't go on never holds up
-another, and its old instances keep running. In a freeze window nothing is replaced, unless the
-change says why it must be, or a node is drained: what is on it is replaced elsewhere.
+slot and node, and so does the instance: stop-first, in place, or not at all where the new version
+may not be. A job that can't go on never holds up another, and its old instances keep running. In a
+freeze window nothing is replaced, unless the change says why it must be, or a node is drained: what
+is on it is replaced elsewhere.
 
 The order of the questions in `next_step` is the policy. It only ever replaces old by new, so it
 comes to an end; a new version that never gets healthy leaves all but one old instance in place.
@@ -126,6 +127,17 @@ class Rolling:
         """Whether a node has as many new instances as one may have; the old ones there leave."""
         return bool(self.rules.why_not(node, per_node(self.buckets.current)))
 
+    def why_not_in_place(self, old: Assigned) -> str:
+        """What the rules have against a new instance where an old one leaves; empty if nothing.
+
+        They count the new ones, for the old ones are to leave; but a burst's node is one for as
+        long as there are enough of whatever version.
+        """
+        current, burst = per_node(self.buckets.current), self.rules.asked.burst
+        is_away = burst is not None and old.node in burst.nodes
+        lasting = per_node(self.buckets.live) if is_away else current
+        return self.rules.why_not(old.node, current, lasting)
+
     def in_place_of(self, old: Assigned) -> Ask:
         """Where an old one leaves, the others there that are to leave count as little as it."""
         there, current = per_node(self.buckets.live), per_node(self.buckets.current)
@@ -244,6 +256,8 @@ def _replace_in_place(rolling: Rolling, rooms: Rooms) -> list[Edit]:
         room = rooms.get(old.node)
         if room is None or (old in buckets.serving and rolling.spare < 1):
             continue
+        if rolling.why_not_in_place(old):
+            continue  # its data keeps it here, and the new version's rules keep that from here
         reason = f"replaced by {_current_name(rolling)} where its kept volumes are"
         stopping = _stopping(old, rooms, reason)
         if room.fits(rolling.demand, SlotState.WAITING):
@@ -252,6 +266,14 @@ def _replace_in_place(rolling: Rolling, rooms: Rooms) -> list[Edit]:
             return [stopping, _new(rolling, room, old.slot, SlotState.WAITING, waits)]
         room.take(old.demand, SlotState.WAITING)  # it is not stopped after all
     return []
+
+
+def tied(rolling: Rolling) -> Iterator[tuple[Assigned, str]]:
+    """Old instances that stay as they are, kept by their data where no new one may be; and why."""
+    for old in (*rolling.buckets.idle, *rolling.buckets.serving) if rolling.keeps else ():
+        if why_not := rolling.why_not_in_place(old):
+            where = f"its kept volumes are on {old.node}, which is {why_not}"
+            yield old, f"version {old.version} stays: {where}"
 
 
 def _replace_stopped(rolling: Rolling, rooms: Rooms) -> list[Edit]:

@@ -3,7 +3,8 @@
 The nodes say how many there are to be, never the job's head. A node that joins, or gets a label,
 gets its instance before anything else is placed there; one that matches no more gives it up. A
 cordoned node keeps and gets its own: DNS and the network are needed by what still runs there. On a
-node that is drained they leave last. A lost node's instance is not moved: it belongs there.
+node that is drained they leave last. A lost node's instance is not moved: it belongs there. For
+whatever reason they leave, as many healthy ones stay as `min_available` says.
 
 A change goes node by node, healthy before the next, always in place: the new instance waits in the
 slot of the old one until that is gone, so a node never has two of them.
@@ -209,11 +210,7 @@ def tend(tending: Tending) -> list[Edit]:
             continue  # what is to be done about it, repair does
         reason = why_not(tending.snapshot, name, tending.job)
         if reason and not _stays_for_others(tending, node):
-            edits += [
-                _stop(tending, a, f"{node.name} {reason}")
-                for a in here
-                if _may_go(tending, a, node)
-            ]
+            edits += _give_up(tending, here, node, reason)
         elif any(a in tending.current for a in here):
             edits += _only_one(tending, here)
         elif reason:
@@ -234,6 +231,22 @@ def _stays_for_others(tending: Tending, node: Node) -> bool:
     return bool(node.ledger.drain) and not only_system_left(tending.snapshot, node.name)
 
 
+def _give_up(tending: Tending, here: list[Assigned], node: Node, reason: str) -> Iterator[Edit]:
+    """A node that it is not for has none, as far as they can be missed."""
+    for assigned in sorted(here, key=lambda a: _serves(tending, a)):
+        if _may_go(tending, assigned, node) and _can_be_missed(tending, assigned):
+            yield _stop(tending, assigned, f"{node.name} {reason}")
+
+
+def _serves(tending: Tending, assigned: Assigned) -> bool:
+    return assigned in tending.ready or assigned in tending.serving
+
+
+def _can_be_missed(tending: Tending, assigned: Assigned) -> bool:
+    """What serves nobody always; of the others as many as the job's budget has to spare."""
+    return not _serves(tending, assigned) or tending.spare > 0
+
+
 def _may_go(tending: Tending, assigned: Assigned, node: Node) -> bool:
     """That a new version does not want it there is a part of the rollout, which a freeze holds up.
 
@@ -244,7 +257,7 @@ def _may_go(tending: Tending, assigned: Assigned, node: Node) -> bool:
 
 def _stop(tending: Tending, assigned: Assigned, reason: str) -> Edit:
     """Healthy ones are counted: each makes fewer of the others dispensable."""
-    tending.spare -= assigned in tending.ready or assigned in tending.serving
+    tending.spare -= _serves(tending, assigned)
     return stop(assigned, reason)
 
 
@@ -265,10 +278,10 @@ def _only_one(tending: Tending, here: list[Assigned]) -> Iterator[Edit]:
     current = [a for a in here if a in tending.current]
     kept = min(current, key=lambda a: (a not in tending.ready, a.slot))
     for extra in current:
-        if extra is not kept:
+        if extra is not kept and _can_be_missed(tending, extra):
             yield _stop(tending, extra, f"{extra.node} has another one of {extra.job}")
     for old in here:
-        if old in current or not _may_go(tending, old, node):
+        if old in current or not (_may_go(tending, old, node) and _can_be_missed(tending, old)):
             continue
         if kept in tending.ready or old not in tending.serving:
             yield _stop(tending, old, f"replaced by version {tending.head.version}")
@@ -277,7 +290,7 @@ def _only_one(tending: Tending, here: list[Assigned]) -> Iterator[Edit]:
 def _only_one_old(tending: Tending, here: list[Assigned], why: str) -> Iterator[Edit]:
     """No new one can come for now, and still a node has one: of a former service it had several."""
     for extra in _best_first(tending, here)[1:]:
-        if extra not in tending.serving or tending.spare > 0:
+        if _can_be_missed(tending, extra):
             yield _stop(tending, extra, f"{why}, and one of {extra.job} is enough there")
 
 
@@ -329,6 +342,16 @@ def _replace(tending: Tending, places: list[list[Assigned]]) -> list[Edit]:
             else:
                 is_halfway = True
     return edits
+
+
+def needed_where_not_meant(tending: Tending) -> Iterator[str]:
+    """Who stays on a node that the job is not for, because too few others are healthy."""
+    floor = len(tending.ready) + len(tending.serving) - tending.spare
+    for a in sorted(tending.ready | tending.serving, key=lambda a: (a.node, a.slot)):
+        node = tending.snapshot.nodes[a.node]
+        reason = why_not(tending.snapshot, a.node, tending.job)
+        if reason and tending.spare <= 0 and not _stays_for_others(tending, node):
+            yield f"{a.instance} stays on {a.node}, which {reason}: {floor} must stay healthy."
 
 
 def held_up(tending: Tending) -> Iterator[str]:

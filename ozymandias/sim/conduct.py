@@ -5,7 +5,8 @@ store alone. What a user asked for in the same revision is not judged, nor what 
 view of the cluster that may be old.
 
     S10  floor     an own action takes no healthy instance where `min_available` needs it
-         drain     a drain stops what is healthy only where as many as are wanted are healthy
+         drain     a drain stops what is healthy only where as many as are wanted are healthy, or
+                   at home as many as a burst leaves there
          move      what moves to be better placed stops where it was only when it is healthy where
                    it goes; of one job never two at once
     F1   freeze    in a freeze window no instance is replaced, unless somebody said why, or a node
@@ -127,7 +128,8 @@ class Conduct:
         late = [self._ready_until.get(job, {}), self._lost.get(job, {})]
         lately = {p for times in late for p, t in times.items() if t >= now - VIEW_SECONDS}
         lost = {p for p in lately if p.node not in truth.presences}
-        healthy = len(running & (ready.keys() | lately) | lost)
+        serving = running & (ready.keys() | lately) | lost
+        healthy = len(serving)
         floor, wanted = rest.floor_of(spec, head.wanted), head.wanted
         if healthy < floor:
             name = served[0].name
@@ -135,7 +137,12 @@ class Conduct:
             return
         # Those that leave because a deadline is past need not be replaced, and others may not know.
         hurried = [pod for pod in served if self._is_hurried(pod.node, change)]
-        drained = [pod for pod in served if self._is_moved(pod, instances, spec, head, change)]
+        drained = [
+            pod
+            for pod in served
+            if self._is_moved(pod, instances, spec, head, change)
+            and not _is_beyond_home(pod, spec, serving)
+        ]
         if drained and healthy + len(hurried) < wanted:
             name = drained[0].name
             yield f"S10 {name} was drained: {healthy} of {job} are healthy, {wanted} are wanted"
@@ -337,6 +344,17 @@ class Conduct:
             and not ledger.drain
             for a in self._truth.assigned(job)
         )
+
+
+def _is_beyond_home(pod: PodId, spec: Job, serving: Set[PodId]) -> bool:
+    """Whether it was at home where a burst leaves no more than serve there without it.
+
+    What is missing then waits for the burst's nodes, so nothing at home is missing.
+    """
+    burst = spec.placement.burst
+    if burst is None or pod.node in burst.nodes:
+        return False
+    return sum(other.node not in burst.nodes for other in serving) >= burst.after
 
 
 def _is_ready(status: InstanceStatus) -> bool:

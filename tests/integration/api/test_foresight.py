@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.api.rig import Cluster
+from tests.integration.api.rig import Cluster, until
+from tests.integration.api.test_nodes import places, web
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +139,21 @@ def test_the_state_is_exported_and_replayed(running: Cluster) -> None:
     assert ran.code == 0 and ran.document["same"]
     assert running.ozy("replay", str(path), "--with-environment").code == 2
     assert running.ozy("replay", str(running.folder / "none.json")).code == 2
+
+
+def test_a_plan_tells_what_kept_volumes_hold_where_it_is(own_cluster: Cluster) -> None:
+    """Two on one node, of which a new limit allows one: the other stays, and it is said."""
+    ozy, ask = own_cluster.ozy, own_cluster.request
+    assert ozy("node", "label", "n1", "role=data").code == 0
+    volume = "    volumes: [{path: /data, space: 1M, keep: true}]\n"
+    old = web(2, extra="placement: {require: [role == data]}\n") + volume.encode()
+    assert ask("POST", "/v1/jobs", old).status == 201
+    until(lambda: places(own_cluster, "web") == ["n1", "n1"], 20)
+    file = own_cluster.folder / "web.yaml"
+    file.write_bytes(web(2, extra="placement: {max_per_node: 1}\n") + volume.encode())
+    planned = ozy("plan", str(file))
+    words = "version 1 stays: its kept volumes are on n1, which is at the job's limit of 1 per node"
+    assert f"  = web-0 on n1: {words}" in planned.out
+    assert "It fits: 1 to place, 0 to move, 1 to stop, 1 to stay as it is." in planned.out
+    assert ask("POST", "/v1/jobs", file.read_bytes()).status == 200
+    until(lambda: f"web-0 of {words}." in ozy("why", "web").out, 20)

@@ -135,7 +135,7 @@ def refused(decision: Plan | Problem | None) -> Problem:
 
 def foretold(snapshot: Snapshot, decision: Plan | Problem) -> dict[str, Any]:
     """What `ozy plan` shows of a decision, and of what follows from it."""
-    follows = foresee(snapshot, decision).edits if isinstance(decision, Plan) else None
+    follows = foresee(snapshot, decision) if isinstance(decision, Plan) else None
     return plan_document(decision, follows)
 
 

@@ -1,11 +1,13 @@
 """Draining a node: what moves, in which order, what blocks it, what the deadline does."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 from ozymandias.core.arbiter import propose
-from ozymandias.core.drain import foresee_drain, next_deadline, plan_drain
+from ozymandias.core.departures import foresee_drain
+from ozymandias.core.drain import next_deadline, plan_drain
 from ozymandias.core.nodes import (
     plan_begin_drain,
     plan_cordon,
@@ -46,10 +48,12 @@ def drained(snapshot: Snapshot, name: str = "n1", deadline: float = 0.0) -> Snap
     return after(snapshot, plan_begin_drain(snapshot, NodeName(name), drain))
 
 
-def moved_out(snapshot: Snapshot, steps: int = 40, now: float = NOW) -> Snapshot:
+def moved_out(
+    snapshot: Snapshot, steps: int = 40, now: float = NOW, dead: Iterable[str] = ()
+) -> Snapshot:
     """Everything the arbiter would do, one step after the other, all new ones healthy."""
     for _ in range(steps):
-        proposal = propose(snapshot, frozenset(), now)
+        proposal = propose(snapshot, frozenset(map(NodeName, dead)), now)
         if proposal is None:
             return snapshot
         snapshot = settled(after(snapshot, proposal.plan))
@@ -164,6 +168,66 @@ def test_what_is_told_of_a_drain_is_what_it_does(name: str) -> None:
         come.subtract(p for p in _places(snapshot) if p[1] != leaving)
         assert Counter((m.job, m.to) for m in told.movers) == +come
         assert len(told.blockers) == on(done, leaving)
+
+
+def with_full_home(**others: object) -> Snapshot:
+    """Two of three at home, and the third waits for the node of the burst, which was lost."""
+    made = placed(job(instances=3, **others), burst=Burst(after=2, nodes=("n3",)))  # type: ignore[arg-type]
+    snapshot = settled(submitted(cluster(n1="2G", n2="2G", n3="2G"), made))
+    snapshot = moved_out(lost(snapshot, "n3"), dead=("n3",))
+    assert sorted(where(snapshot).values()) == ["n1 v1 running", "n2 v1 running"]
+    return snapshot
+
+
+def test_a_drain_moves_what_is_on_the_node_though_others_are_pending() -> None:
+    """What comes does not count as the one that is missing: that one has no place, and waits."""
+    snapshot = with_full_home()
+    assert [(m.instance, m.to) for m in foresee_drain(snapshot, N1).movers] == [("web-1", "n2")]
+    snapshot = drained(snapshot)
+    first = planned(plan_drain(snapshot, NOW))
+    assert [(e.node, e.before) for e in first.edits] == [("n2", None)]
+    snapshot = report(after(snapshot, first), web_2=False)
+    assert plan_drain(snapshot, NOW) is None  # not healthy yet
+    second = planned(plan_drain(report(snapshot), NOW))
+    assert [(e.node, e.after, e.reason) for e in second.edits] == [
+        ("n1", "stopping", "n1 is drained, and 2 others serve at home, where no more are to be")
+    ]
+    snapshot = moved_out(settled(after(report(snapshot), second)), dead=("n3",))
+    assert sorted(where(snapshot).values()) == ["n2 v1 running", "n2 v1 running"]
+    assert [p.count for p in pending_of(snapshot)] == [1]
+
+
+def test_who_is_pending_at_a_burst_is_needed_less_than_min_available() -> None:
+    """Three are to be healthy and two are: another one comes, and none of them leaves."""
+    snapshot = with_full_home(min_available=3)
+    outlook = foresee_drain(snapshot, N1)
+    assert [b.reason for b in outlook.blockers] == ["web needs 3 instances"]
+    done = moved_out(drained(snapshot), dead=("n3",))
+    assert sorted(where(done).values()) == ["n1 v1 running", "n2 v1 running", "n2 v1 running"]
+
+
+def test_of_a_job_that_is_drained_the_missing_come_first() -> None:
+    """One place for two: it is the pending one's, the other stays and is told to; then it moves."""
+    snapshot = settled(submitted(cluster(n1="1G", n2="1G"), job(instances=2)))
+    snapshot = moved_out(lost(snapshot, "n2"), dead=("n2",))
+    joined = {NodeName("n3"): node("n3", "1G")}
+    snapshot = replace(snapshot, nodes={**snapshot.nodes, **joined})
+    outlook = foresee_drain(snapshot, N1)
+    assert not outlook.movers
+    assert [b.reason for b in outlook.blockers] == [
+        "1 of web is missing and comes first; needs 1G of memory; n2 is not alive, n3 is 1G of"
+        " memory short (0B free)"
+    ]
+    snapshot = drained(snapshot)
+    plan = planned(plan_drain(snapshot, NOW))
+    assert [(e.node, e.reason) for e in plan.edits] == [
+        ("n3", "room appeared: n3 has no other instance of web and 1G of 1G memory free")
+    ]
+    snapshot = moved_out(settled(after(snapshot, plan)), dead=("n2",))
+    assert sorted(where(snapshot).values()) == ["n1 v1 running", "n3 v1 running"]
+    joined = {NodeName("n4"): node("n4", "1G")}
+    snapshot = moved_out(replace(snapshot, nodes={**snapshot.nodes, **joined}), dead=("n2",))
+    assert sorted(where(snapshot).values()) == ["n3 v1 running", "n4 v1 running"]
 
 
 def _places(snapshot: Snapshot) -> list[tuple[object, str]]:

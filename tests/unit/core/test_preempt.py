@@ -110,6 +110,29 @@ def test_who_is_displaced_is_nobodys_neighbour_any_more() -> None:
     assert coming(plan) == {"first-0": "n1 waiting"}
 
 
+@pytest.mark.parametrize("priority", [0, 2])
+def test_nobody_displaces_the_neighbour_that_another_has_come_to_be_near_to(priority: int) -> None:
+    """Later winners of the same decision leave to the first one what it came for."""
+    near = PlacementRules(near=(Neighbour(job=key("db")),))
+    here = PlacementRules(require=(LabelRule(label="here", test=LabelTest.EXISTS),))
+    full = submitted(
+        cluster(node("n1", "3G", labels={"here": "1"}), node("n2", "4G")),
+        job("db", 2, "1G", priority=1, placement=PlacementRules(max_per_node=1)),
+        job("low", 2, "1G", priority=priority, placement=here),
+        job("shop", 1, "1G", priority=9, placement=near),
+        job("other", 1, "1G", priority=8),
+        job("more", 1, "1G", priority=7),
+    )
+    gone = lost(settled(full), "n2")
+    left = settled(after(gone, planned(plan_repair(gone, frozenset({NodeName("n2")})))))
+    plan = planned(plan_preempt(left))
+    assert leaving(plan).keys() == {"low-0", "low-1"}
+    assert coming(plan) == {"shop-0": "n1 waiting", "other-0": "n1 waiting"}
+    assert [(s.job, s.why) for s in plan.contests[1].staying] == [
+        (key("db"), "shop, which comes in the same decision, is to be near it")
+    ]
+
+
 def test_equal_priority_displaces_nobody() -> None:
     """Strictly lower only: otherwise two jobs could displace each other for ever."""
     full = settled(submitted(cluster(n1="1G"), job("one", 1, "1G", priority=5)))

@@ -1,9 +1,12 @@
 """Rolling changes, step by step."""
 
+import pytest
+
+from ozymandias.core.explain import why
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import plan_pending, plan_restart, plan_scale
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Burst, Job, PlacementRules, Volume, VolumeKind
+from ozymandias.model.job import Burst, Job, LabelRule, PlacementRules, Volume, VolumeKind
 from ozymandias.model.node import NodeName
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -11,8 +14,10 @@ from tests.unit.core.builders import (
     WEB,
     after,
     cluster,
+    foretold,
     job,
     lost,
+    node,
     planned,
     report,
     settled,
@@ -219,15 +224,16 @@ def test_unreadable_version_changes_nothing() -> None:
 # Where an instance has to be ----------------------------------------------------------------------
 
 
+def keeping(image: str, **rules: object) -> Job:
+    """Three instances with a volume that stays where it is."""
+    kept = Volume(kind=VolumeKind.LOCAL, name="data", path="/data", space_bytes=2**20, keep=True)
+    spec = job(instances=3, image=image, placement=PlacementRules(**rules))  # type: ignore[arg-type]
+    containers = tuple(replace(c, volumes=(kept,)) for c in spec.containers)
+    return replace(spec, containers=containers)
+
+
 def test_kept_volumes_keep_their_slot_and_node() -> None:
     """With room everywhere, each instance is still replaced where its data is, one at a time."""
-    kept = Volume(kind=VolumeKind.LOCAL, name="data", path="/data", space_bytes=2**20, keep=True)
-
-    def keeping(image: str) -> Job:
-        spec = job(instances=3, image=image)
-        containers = tuple(replace(c, volumes=(kept,)) for c in spec.containers)
-        return replace(spec, containers=containers)
-
     snapshot = settled(submitted(ROOMY, keeping("a")))
     before = where(snapshot)
     snapshot = after(snapshot, submit(snapshot, keeping("b")))
@@ -243,3 +249,56 @@ def test_kept_volumes_keep_their_slot_and_node() -> None:
         slot: text.split()[0] for slot, text in before.items()
     }
     assert {a.version for a in snapshot.instances(WEB)} == {2}
+
+
+@pytest.mark.parametrize(
+    ("rules", "left", "why_not"),
+    [
+        ({"max_per_node": 1}, 2, "at the job's limit of 1 per node"),
+        ({"max_per_node": 2}, 1, "at the job's limit of 2 per node"),
+        ({"max_per_node": 3}, 0, ""),
+        (
+            {"burst": Burst(after=2, nodes=("n2",))},
+            1,
+            "beyond the 2 instances that stay at home, the rest go to n2",
+        ),
+        (
+            {"require": (LabelRule(label="role", values=("data",)),)},
+            3,
+            "without label role == data",
+        ),
+    ],
+)
+def test_kept_volumes_stay_old_where_the_new_version_may_not_be(
+    rules: dict[str, object], left: int, why_not: str
+) -> None:
+    """Data is not left behind, and no rule is broken: they stay as they are, and it is told."""
+    snapshot = settled(submitted(cluster(n1="4G"), keeping("a")))
+    others = {n: node(n, labels={"role": "data"}) for n in ("n2", "n3", "n4")}
+    joined = {NodeName(n): there for n, there in others.items()}
+    snapshot = replace(snapshot, nodes={**snapshot.nodes, **joined})
+    plan = planned(submit(snapshot, keeping("b", **rules)))
+    document = foretold(snapshot, plan)
+    assert len(document["place"]) == len(document["stop"]) == 3 - left
+    words = f"version 1 stays: its kept volumes are on n1, which is {why_not}"
+    assert [(s["node"], s["reason"]) for s in document["stay"]] == [("n1", words)] * left
+    snapshot = rolled_out(after(snapshot, plan))
+    assert sorted(where(snapshot).values()) == ["n1 v1 running"] * left + ["n1 v2 running"] * (
+        3 - left
+    )
+    names = [s["instance"] for s in document["stay"]]
+    assert {f"web-{a.slot}" for a in snapshot.instances(WEB) if a.version == 1} == {*names}
+    lines = why(snapshot, WEB, ())
+    for name in names:
+        line = f"{name} of version 1 stays: its kept volumes are on n1, which is {why_not}."
+        assert line in lines
+    assert not any("fits nowhere" in line for line in lines)
+
+
+def test_kept_volumes_of_a_burst_are_replaced_where_they_are() -> None:
+    """The one that is away, whatever is replaced before it."""
+    burst = Burst(after=2, nodes=("n3",))
+    snapshot = settled(submitted(ROOMY, keeping("a", burst=burst)))
+    snapshot = rolled_out(submitted(snapshot, keeping("b", burst=burst)))
+    assert {a.version for a in snapshot.instances(WEB)} == {2}
+    assert sum(a.node == "n3" for a in snapshot.instances(WEB)) == 1

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ozymandias.core.buckets import is_current, is_system
-from ozymandias.core.drain import foresee_drain, plan_drain
+from ozymandias.core.departures import foresee_drain
+from ozymandias.core.drain import plan_drain
 from ozymandias.core.explain import why
 from ozymandias.core.nodes import (
     plan_begin_drain,

@@ -3,6 +3,7 @@
 import pytest
 
 from ozymandias.core.arbiter import propose
+from ozymandias.core.departures import foresee_drain
 from ozymandias.core.explain import why
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
 from ozymandias.core.rollout import plan_rollout
@@ -120,6 +121,54 @@ def test_a_cordoned_node_has_its_own_and_a_drained_one_gives_it_up_last() -> Non
     snapshot = settled(after(snapshot, plan))
     assert nodes_of(snapshot) == ["n1"]
     assert not list(snapshot.instances_on(N2))
+
+
+@pytest.mark.parametrize("deadline", [0.0, 2.0])
+def test_a_drain_leaves_as_many_as_the_job_needs(deadline: float) -> None:
+    """Two must be healthy and two are: it is told and it stays, deadline or not; a third helps."""
+    snapshot = settled(submitted(cluster(n1="4G", n2="4G"), system(min_available=2)))
+    (blocker,) = foresee_drain(snapshot, N2).blockers
+    assert (blocker.instance, blocker.reason) == (
+        "dns-1",
+        "dns needs 2 healthy, of which it has 2",
+    )
+    snapshot = after(snapshot, plan_begin_drain(snapshot, N2, Drain(since=1.0, deadline=deadline)))
+    assert foresee_drain(snapshot, N2).blockers == (blocker,)
+    assert propose(snapshot, frozenset(), wall=9.0) is None
+    stays = "dns-1 stays on n2, which is being drained: 2 must stay healthy."
+    assert stays in why(snapshot, DNS, ())
+    unhealthy = report(snapshot, dns_1=False)
+    assert not foresee_drain(unhealthy, N2).blockers
+    assert planned(plan_system(unhealthy)).edits[0].node == "n2"
+    snapshot = with_node(snapshot, node("n3"))
+    snapshot = report(after(snapshot, plan_system(snapshot)), dns_2=False)
+    assert plan_system(snapshot) is None
+    snapshot = report(snapshot)
+    assert [m.instance for m in foresee_drain(snapshot, N2).movers] == ["dns-1"]
+    assert stays not in why(snapshot, DNS, ())
+    assert nodes_of(settled(after(snapshot, plan_system(snapshot)))) == ["n1", "n3"]
+
+
+def test_a_percentage_does_not_count_the_node_that_is_drained() -> None:
+    """All must be healthy, of those that it is for: the drained one is none of them."""
+    snapshot = settled(submitted(cluster(n1="4G", n2="4G"), system(min_available_percent=100)))
+    assert not foresee_drain(snapshot, N2).blockers
+    snapshot = after(snapshot, plan_begin_drain(snapshot, N2, Drain(since=1.0)))
+    assert not foresee_drain(snapshot, N2).blockers
+    assert nodes_of(settled(after(snapshot, plan_system(snapshot)))) == ["n1"]
+
+
+def test_a_rule_that_is_met_no_more_leaves_as_many_as_the_job_needs() -> None:
+    """By a label or by a new version: with two needed the old one stays, else it goes."""
+    snapshot = cluster(node("n1", labels={"role": "x"}), node("n2", labels={"role": "x"}))
+    rule = PlacementRules(require=(LabelRule(label="role", values=("x",)),))
+    for least, left in ((2, 2), (1, 1)):
+        made = system(min_available=least, placement=rule)
+        there = settled(submitted(snapshot, made))
+        there = after(there, plan_label(there, N2, {"role": "y"}, ()))
+        if plan := plan_system(there):
+            there = settled(after(there, plan))
+        assert len(nodes_of(there)) == left
 
 
 def test_instances_from_before_it_was_a_system_job_leave_a_drained_node_too() -> None:
@@ -364,6 +413,20 @@ def test_surplus_stays_as_far_as_it_can_not_be_missed() -> None:
     snapshot = settled(after(snapshot, plan))
     assert len(where(snapshot, DNS)) == 2
     assert plan_system(snapshot) is None
+
+
+def test_what_several_new_ones_replace_goes_as_far_as_it_can_be_missed() -> None:
+    """Two are needed and a node for the second is missing: one of the old ones stays beside."""
+    snapshot = settled(submitted(cluster(n1="4G"), job("dns", 3, "256M")))
+    snapshot = submitted(snapshot, system(min_available=2))
+    for _ in range(4):
+        if plan := plan_system(snapshot):
+            snapshot = settled(after(snapshot, plan))
+    assert sorted(where(snapshot, DNS).values()) == ["n1 v1 running", "n1 v2 running"]
+    snapshot = with_node(snapshot, node("n2"))
+    while plan := plan_system(snapshot):
+        snapshot = settled(after(snapshot, plan))
+    assert sorted(where(snapshot, DNS).values()) == ["n1 v2 running", "n2 v2 running"]
 
 
 def test_a_drained_node_keeps_one_for_the_others() -> None:
