@@ -38,13 +38,18 @@ class Loss:
     reason: str = ""  # why some are held back, or which are dead
 
 
+def missing_in(snapshot: Snapshot) -> Mapping[NodeName, Node]:
+    """The nodes that are not there: few, and found by a look at those that changed."""
+    return snapshot.nodes_where(_is_missing)
+
+
 def alive_in(snapshot: Snapshot) -> frozenset[NodeName]:
     """The nodes that are there, found once for all who ask about a snapshot."""
     return snapshot.find("alive", _alive)
 
 
 def _alive(snapshot: Snapshot) -> frozenset[NodeName]:
-    return frozenset(snapshot.nodes).difference(snapshot.nodes_where(_is_missing))
+    return frozenset(snapshot.nodes).difference(missing_in(snapshot))
 
 
 def _is_missing(node: Node) -> bool:
@@ -72,7 +77,7 @@ def judge_loss(
     come back, the others are about to, and keep the time they were given.
     """
     by_node = snapshot.assigned.by_node
-    missing = {name for name in snapshot.nodes_where(_is_missing) if name in by_node}
+    missing = {name for name in missing_in(snapshot) if name in by_node}
     if not missing:
         return Loss()
     holding, alive = by_node.keys() & snapshot.nodes.keys(), alive_in(snapshot)

@@ -54,7 +54,7 @@ from ozymandias.store.registration import ensure_format
 
 PULSE_SECONDS = 5.0
 RETRY_SECONDS = 2.0
-GC_THRESHOLDS = (50_000, 50, 100)
+GC_THRESHOLDS = (100_000, 50, 100)
 
 
 def settle_memory() -> None:

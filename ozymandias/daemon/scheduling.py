@@ -18,7 +18,7 @@ from ozymandias.core.arbiter import (
 )
 from ozymandias.core.drain import next_deadline
 from ozymandias.core.freeze import cluster_frozen
-from ozymandias.core.loss import Loss, alive_in, fence_seconds, judge_loss
+from ozymandias.core.loss import Loss, alive_in, fence_seconds, judge_loss, missing_in
 from ozymandias.core.stepwise import at_once
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.lately import Displacements
@@ -236,16 +236,16 @@ class Scheduler:
 
     def _look_for_losses(self, snapshot: Snapshot, now: float) -> Loss:
         self._look_for_life(snapshot, now)
-        alive = alive_in(snapshot)
-        for name in self._missing_since.keys() & alive:
+        missing, there = missing_in(snapshot), snapshot.nodes
+        for name in [n for n in self._missing_since if n in there and n not in missing]:
             del self._missing_since[name]
-        for name in snapshot.nodes.keys() - alive:
+        for name in missing:
             self._missing_since.setdefault(name, now)
         loss = judge_loss(
             snapshot,
             missing_since=self._missing_since,
-            seen_alive=frozenset(self._seen_alive),
-            seen_there=frozenset(self._seen_there),
+            seen_alive=self._seen_alive,
+            seen_there=self._seen_there,
             started=self._started,
             now=now,
             held_back=self._held_back,
@@ -287,7 +287,7 @@ class Scheduler:
         )
         if is_settled:
             self._seen_alive |= self._present & there.keys()
-        self._present -= there.keys() - alive
+        self._present -= missing_in(snapshot).keys()
         self._present |= alive
         self._seen_there |= alive
 

@@ -290,6 +290,14 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
     def steps_number(self) -> int:
         return len(self.edits.portions) if isinstance(self.edits, Runs) else len(self.edits)
 
+    @property
+    def scattered(self) -> int:
+        """How many slots, at most, are to be spelt one by one, and not as part of a run."""
+        edits = self.edits
+        if isinstance(edits, Runs):
+            return sum([len(slots) for slots in edits.slots if type(slots) is not range])
+        return len(edits)
+
     @once
     def effect(self) -> Effect:
         return Effect.of(self.edits)

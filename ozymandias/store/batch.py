@@ -32,7 +32,7 @@ from ozymandias.store import codec, keys
 PLANS_MAX = 1024
 COMPARES_MAX = 7000  # of the 8192 that our own etcds take
 COMPARES_ANYWHERE = 96  # an etcd as it comes takes 128, and operations need room beside them
-BYTES_MAX = 1_200_000  # etcd takes 1.5 MiB
+BYTES_MAX = 1_300_000  # etcd takes 1.5 MiB
 PLACES_MAX = 1500  # of a plan that may be divided: with a node and a job each, one transaction
 # What these add to a transaction, at most, with keys and compares, of names of usual lengths.
 _NODE_BYTES = 700
@@ -81,7 +81,7 @@ class Reach(Struct):
             settings=plan.settings is not None,
             heeds_settings=plan.heeds_settings,
             values_bytes=_PAIR_BYTES * len(pairs)
-            + _SLOT_BYTES * len(plan.edits)
+            + _SLOT_BYTES * plan.scattered
             + sum(map(len, versions.values())),
         )
 

@@ -151,7 +151,7 @@ def test_a_batch_knows_when_another_like_the_last_is_too_much() -> None:
             batch = Batch(peer.mirror.snapshot(), "c" * 16, compares_max=7000)
             number = 0
             while not batch.is_full:
-                plan = creation(job(f"j{number}"), "n1")
+                plan = creation(job(f"j{number}", 2**20), "n1", range(200))
                 assert batch.takes(plan)
                 batch.add(plan)
                 number += 1
