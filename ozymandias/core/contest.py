@@ -18,6 +18,7 @@ from ozymandias.model.job import Job, JobKey
 from ozymandias.model.node import Demand, NodeName
 
 DISPLACES = "fits nowhere else, so it displaces"  # what is said of who is placed so
+DISPLACED = "displaced by"  # and of who leaves for it
 CONTESTS_MAX = 8  # of one decision
 NODES_MAX = 8  # of one contest
 ROWS_MAX = 16  # of one node: runs of instances alike

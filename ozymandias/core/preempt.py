@@ -33,7 +33,7 @@ from ozymandias.core.buckets import (
     sort_job,
 )
 from ozymandias.core.budget import budget_of, floor_of, has_floor
-from ozymandias.core.contest import CONTESTS_MAX, DISPLACES, contest_of
+from ozymandias.core.contest import CONTESTS_MAX, DISPLACED, DISPLACES, contest_of
 from ozymandias.core.drain import WAITS, keeps_volumes
 from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.placement import Ask, Placement, place
@@ -299,7 +299,7 @@ class Displacing:
         for victim in offer.victims:
             a = victim.assigned
             reason = (
-                f"displaced by {job.key} (priority {job.priority} > {victim.priority}),"
+                f"{DISPLACED} {job.key} (priority {job.priority} > {victim.priority}),"
                 " which fits nowhere else"
             )
             self.victims.append(stop(a, reason))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
-from ozymandias.core.contest import DISPLACES
+from ozymandias.core.contest import DISPLACED, DISPLACES
 from ozymandias.core.decision import LIVE, job_of
 from ozymandias.core.fitting import describe, shortfall
 from ozymandias.core.placement import Ask, ranked
@@ -183,10 +183,15 @@ class _Way(NamedTuple):
 def _ways(
     decision: Decision, snapshot: Snapshot, job: Job, step: DecidedStep, earlier: Sequence[Edit]
 ) -> Iterator[_Way]:
-    """Whom to keep apart from, with wishes or without, before others were stopped or after."""
+    """Whom to keep apart from, with wishes or without, before others were stopped or after.
+
+    Who is displaced is listed first, though all that fits without is placed before.
+    """
     placed = [edit for edit in earlier if edit.before is None]
+    staying = [edit for edit in earlier if not edit.reason.startswith(DISPLACED)]
+    known = dict.fromkeys(map(tuple, (earlier, staying, placed)))
     keeping = (False, True) if any(n.kept_free for n in decision.nodes.values()) else (False,)
-    for decided in (earlier, placed) if len(placed) < len(earlier) else (earlier,):
+    for decided in known:
         full = rules_of(snapshot, job, decided)
         views = list(dict.fromkeys(map(_hashable, _views(decision, snapshot, step, decided))))
         plain = full.without_wishes()

@@ -227,3 +227,16 @@ def test_what_others_changed_in_the_same_transaction_is_said_to_be_missing() -> 
 
 def _labels(snapshot: Snapshot, labels: dict[str, str]) -> Plan:
     return planned(plan_label(snapshot, N1, labels, ()))
+
+
+def test_what_fits_is_placed_before_anybody_is_displaced_though_others_stop_in_the_same() -> None:
+    """Where one waits for room that another plan makes, the room of the displaced is none yet."""
+    for name in ("ant", "bee", "cat", "dog"):  # each begins elsewhere on the ring
+        snapshot = settled(submitted(cluster(n1="1G", n2="1G"), job("old"), job("low")))
+        snapshot = after(snapshot, planned(plan_scale(snapshot, job("old").key, 0)))
+        snapshot = submitted(snapshot, job("next"))  # it waits until that is gone
+        stop = planned(plan_scale(snapshot, job("next").key, 0))
+        assert [e.before for e in stop.edits] == [SlotState.WAITING]
+        come = planned(submit(after(snapshot, stop), replace(job(name, 2), priority=2)))
+        assert [e.before for e in come.edits].count(None) == 2 and len(come.edits) == 3
+        assert_as_decided(snapshot, stop, come)
