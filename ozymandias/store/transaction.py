@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ozymandias.core.routes import Names, dns_records
+from ozymandias.model.assignments import NO_JOB
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange
@@ -142,6 +143,7 @@ class _Writer:
         names, unknown = self.batch.reach.nodes, self.before.unknown
         found = Table.of(self.after.nodes).of_each(names)
         ledgers = {name: node.ledger for name, node in zip(names, found, strict=True) if node}
+        assert len(ledgers) == len(names), "every node that is rewritten has a ledger"
         marked = list(map(keys.ledger, ledgers))
         self.marked += marked
         if unknown:
@@ -158,20 +160,24 @@ class _Writer:
             self._reassigned(reach.each_pair())
             return
         encode = codec.GroupsEncoder().encode
-        for job, nodes in ((places.job, places.nodes) for places in reach.placed):
-            there, path = self.after.assigned.of_job(job), keys.of_job(job)
-            assigned = [there[node] for node in nodes]
-            at = [keys.assignments(node) + path for node in nodes]
+        for places in reach.placed:
+            there, path = self.after.assigned.of_job(places.job), keys.of_job(places.job)
+            assigned = [there[node] for node in places.nodes]
+            at = [keys.assignments(node) + path for node in places.nodes]
             puts = list(map(Put, at, [encode(one.groups) for one in assigned]))
             self._write_all(puts, assigned)
-            self.written.jobs.add(job)
+            self.written.jobs.add(places.job)
 
     def _reassigned(self, pairs: Iterable[Pair]) -> None:
         """What may be gone then, or hold what only a newer daemon knows."""
-        after, unknown, encode = self.after.assigned, self.before.unknown, codec.encode_known
+        after, unknown = self.after.assigned, self.before.unknown
+        encode = codec.GroupsEncoder().encode
+        last, there, path = None, NO_JOB, b""  # a job, and where it is
         for node, job in pairs:
-            self.written.jobs.add(job)
-            assignment, key = after.of_job(job).get(node), keys.assignment(node, job)
+            if job is not last:
+                last, there, path = job, after.of_job(job), keys.of_job(job)
+                self.written.jobs.add(job)
+            assignment, key = there.get(node), keys.assignments(node) + path
             if assignment is None:
                 self._delete(key)
             elif key in unknown:
