@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from ozymandias.core.schedule import plan_submit
 from ozymandias.jobspec.parse import parse
 from ozymandias.model.node import NodeName
@@ -22,6 +24,12 @@ def test_no_life_violates_anything() -> None:
     assert not lives[-1].violation, complaint(lives[-1])
     assert sum(life.steps for life in lives) >= STEPS
     assert sum(life.revisions for life in lives) >= STEPS / 2  # most steps change something
+
+
+@pytest.mark.parametrize("seed", [503, 21430])
+def test_lives_that_found_a_fault_of_ours_are_well(seed: int) -> None:
+    """Of both a placement did not come out of its record as it was decided."""
+    assert not live(seed).violation
 
 
 def test_a_life_depends_on_its_seed_alone() -> None:
