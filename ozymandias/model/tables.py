@@ -265,7 +265,8 @@ class Row(Sharing[K, V]):
 
     def __init__(self) -> None:
         self._base: dict[K, V] = {}
-        self._links = self._length = 0  # of the first: how many rows it goes back to the base
+        self._links = 0  # how many rows it goes back to one that has all its entries in the base
+        self._length = 0
 
     def __len__(self) -> int:
         return self._length
