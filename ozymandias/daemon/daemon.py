@@ -58,6 +58,7 @@ class Daemon:
         *,
         breaker_seconds: float = 60.0,
         steady_seconds: float = 60.0,
+        eager: bool = False,
     ) -> None:
         store, clock, node = ports.store, ports.clock, identity.name
         self.node = node
@@ -77,7 +78,7 @@ class Daemon:
             know=self.own_part.know if self.own_part else None,
         )
         fence = self.membership.fence
-        self.committer = self._make_committer(identity, names, ports)
+        self.committer = self._make_committer(identity, names, ports, eager)
         self.events = EventLog(store=store, mirror=self.mirror, node=node, clock=clock, fence=fence)
         local = LocalPods()
         self._statuses = StatusWriter(
@@ -127,7 +128,9 @@ class Daemon:
             clock=ports.clock,
         )
 
-    def _make_committer(self, identity: Identity, names: Names, ports: Ports) -> Committer:
+    def _make_committer(
+        self, identity: Identity, names: Names, ports: Ports, eager: bool
+    ) -> Committer:
         decisions = DecisionLog(node=identity.name, mirror=self.mirror, clock=ports.clock)
         return Committer(
             store=ports.store,
@@ -136,6 +139,7 @@ class Daemon:
             names=names,
             clock=ports.clock,
             record=decisions.put,
+            eager=eager,
         )
 
     def _make_executor(self, identity: Identity, ports: Ports, local: LocalPods) -> Executor:

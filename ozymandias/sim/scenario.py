@@ -115,6 +115,7 @@ async def _life(schedule: Schedule, keeps_story: bool) -> Outcome:
             steady_seconds=options.steady_seconds,
             drift=options.drift,
             schedulers=options.schedulers,
+            is_eager=options.is_eager,
             memory_bytes=FULL_BYTES if options.is_full else Settings().memory_bytes,
         ),
     )

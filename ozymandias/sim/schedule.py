@@ -24,6 +24,7 @@ AMBUSH_SECONDS = 8.0  # between two, on average
 PRESSURE_SHARE = 0.25  # of lives
 PRESSURE_SECONDS = 15.0  # between two, on average
 FULL_SHARE = 0.3  # of lives
+EAGER_SHARE = 0.5
 FULL_JOBS = 4  # at least, in those
 
 # Users' doings, with their weights.
@@ -140,12 +141,14 @@ class Options:
     does_core_only: bool = False  # some nodes stay broken for ever
     does_drill: bool = False  # at rest, one more node is lost
     schedulers: int = 0  # nodes that schedule, the others follow their own part; 0: all do
+    is_eager: bool = False  # transactions leave before the answer to the one before them
 
     def __str__(self) -> str:
         parts = [f"{self.size}: {self.nodes} nodes", f"TTL {self.lease_ttl_seconds} s"]
         parts += [f"breaker {self.breaker_seconds:g} s", f"a step in {self.pace_seconds:.1f} s"]
         parts += [f"clocks {self.drift:.0%} off"] if self.drift else []
         parts += [f"{self.schedulers} of them schedule"] if self.schedulers else []
+        parts += ["eager"] if self.is_eager else []
         parts += ["only a core heals"] if self.does_core_only else []
         parts += ["operators at work"] if self.has_upkeep else []
         parts += ["full"] if self.is_full else []
@@ -205,6 +208,7 @@ def draw(seed: int) -> Schedule:
             schedulers=schedulers,
             rebalance=mode,
             steady_seconds=steady,
+            is_eager=random.Random(f"eager {seed}").random() < EAGER_SHARE,
         ),
         steps=tuple(sorted((*steps, *more), key=lambda step: (step.at, step.index))),
     )

@@ -104,6 +104,7 @@ class Settings:
     drift: float = 0.0
     names: Names = field(default_factory=Names)
     schedulers: int = 0  # of the nodes, the first ones; 0: all of them
+    is_eager: bool = False  # transactions leave before the answer to the one before them
 
 
 class World:
@@ -268,6 +269,7 @@ class World:
             ports,
             breaker_seconds=settings.breaker_seconds,
             steady_seconds=settings.steady_seconds,
+            eager=settings.is_eager,
         )
         session[0] = machine.daemon.membership.process_id
         machine.processes.append(session[0])

@@ -10,11 +10,12 @@ change of a job can be told, waited for and traced. And a batch stays below what
 transaction; a lone plan of any size is always let in.
 
 The next batch is decided while this one is on its way, on what it will leave behind. It can't know
-yet at which revision that will be, so it remembers which batch wrote what (``beneath``) and asks
-once that one is committed.
+yet at which revision that will be, so it remembers which batch wrote what (``beneath``). Once that
+one is committed its revision is compared; before, the very bytes that it writes, which no other
+transaction can have written: they hold its commit's id.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -27,6 +28,7 @@ from ozymandias.model.plan import JobChange, Places, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Pair, Table
+from ozymandias.ports import Compare, Op, Put
 from ozymandias.store import codec, keys
 
 PLANS_MAX = 1024
@@ -162,12 +164,18 @@ class Batch:
         self.beneath = beneath or {}
         self.seen = snapshot.revision  # what the mirror had when this was begun
         self.others = -1  # the last revision of others that is beneath; -1: not known
+        self.links: Sequence[Batch] = ()  # those beneath that the mirror does not show
+        self.then: Sequence[Op] = ()  # what it writes, while it is on its way
+        # The commits that were sent before this had its answer; their revisions, if it told them.
+        self.on_top: dict[str, int] = {}
         self.revision = 0  # at which it was committed; 0: it was not, or nobody knows yet
+        self.is_unknown = False  # and nobody will
         self.plans: list[Plan] = []
         self.reach = Reach()
         self._asked: tuple[Plan, Reach] | None = None  # the last one that was to be taken
         self._last = NO_REACH  # of the plan that was added last
         self._compares_max = compares_max
+        self._values: dict[bytes, bytes] | None = None
 
     def takes(self, plan: Plan) -> bool:
         """Whether the plan may be part of this transaction; the first one always may."""
@@ -203,17 +211,36 @@ class Batch:
     def job_changes(self) -> list[JobChange]:
         return [plan.job for plan in self.plans if plan.job]
 
-    def revision_of(self, what: Rewritten, known: int) -> int:
-        """When something was last written: by a batch of ours beneath, or as the snapshot says."""
-        below = self.beneath.get(what)
-        if below is None:
-            return known
-        assert below.revision, "what lies beneath is committed before this is sent"
-        return below.revision
+    def as_known(self, what: Rewritten, known: int) -> Compare:
+        """That nobody has written it since a batch of ours beneath, or since it was known."""
+        key, below = _key(what), self.beneath.get(what)
+        if below is None or below.revision:
+            return Compare(key, "mod", "=", below.revision if below else known)
+        return Compare(key, "value", "=", below.value_of(key))
+
+    def unanswered(self) -> list["Batch"]:
+        """Those beneath of which it is not known whether they are committed."""
+        return [link for link in self.links if not link.revision]
+
+    def falls_with(self) -> Iterator[Compare]:
+        """That all of them are committed: it may touch nothing that they did."""
+        for link in self.unanswered():
+            for what in link.wrote():
+                if self.beneath.get(what) is link and (value := link.value_of(_key(what))):
+                    yield Compare(_key(what), "value", "=", value)
+                    break
+            # Else all that it wrote was written again on top of it, and that is committed after it.
+
+    def value_of(self, key: bytes) -> bytes:
+        """What is written there; nothing if it is deleted."""
+        if self._values is None:
+            self._values = {op.key: op.value for op in self.then if isinstance(op, Put)}
+        return self._values.get(key, b"")
 
     def committed(self, revision: int) -> None:
         """What lay beneath is not asked for again, and would keep all before it in memory."""
-        self.revision, self.beneath = revision, {}
+        self.revision, self.beneath, self.links = revision, {}, ()
+        self.then, self._values = (), None
 
     def wrote(self) -> dict[Rewritten, "Batch"]:
         """Everything that is of this batch's revision once it is committed."""
@@ -275,6 +302,12 @@ class Batch:
             ),
             settings=after.settings if reach.settings else snapshot.settings,
         )
+
+
+def _key(what: Rewritten) -> bytes:
+    if isinstance(what, bytes):
+        return what
+    return keys.job(what) if isinstance(what, JobKey) else keys.ledger(what)
 
 
 def _ledger(snapshot: Snapshot, name: NodeName) -> int:

@@ -57,7 +57,11 @@ class Chain:
         mirror, beneath = self._mirror, self._others
         if now >= self._fresh_until or mirror.members_revision > beneath:
             return False  # who is there is judged, and not all of that is compared
-        return mirror.others_revision <= beneath or self._won >= CALM_WINS
+        return mirror.others_revision <= beneath or self.is_calm()
+
+    def is_calm(self) -> bool:
+        """Whether no race was lost lately."""
+        return self._won >= CALM_WINS
 
     def late(self) -> int:
         """A revision that the mirror must show before more is decided on top of all these.
@@ -73,7 +77,7 @@ class Chain:
             snapshot = self._tip
         else:
             snapshot = self._mirror.snapshot()
-            unseen = [b for b in self.links if not 0 < b.revision <= snapshot.revision]
+            unseen = self._unseen(snapshot.revision)
             self._wrote = {}
             for link in unseen:
                 snapshot = link.over(snapshot, others)
@@ -85,7 +89,13 @@ class Chain:
             self._tip = snapshot
         batch = Batch(snapshot, commit, beneath=self._wrote, compares_max=compares_max)
         batch.seen, batch.others = self._mirror.revision, self._others
+        batch.links = tuple(self.links)
         return batch
+
+    def _unseen(self, revision: int) -> list[Batch]:
+        """Those that are not shown at a revision; with one all before it are, answered or not."""
+        shown = [number for number, b in enumerate(self.links, 1) if 0 < b.revision <= revision]
+        return self.links[max(shown, default=0) :]
 
     def add(self, batch: Batch) -> None:
         if batch.plans:

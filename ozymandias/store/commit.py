@@ -10,10 +10,11 @@ A transaction compares everything that the decisions relied on:
 
 All who wait at the same time are decided for together (`store/batch.py`): a thousand submissions
 are a few dozen transactions. While one is on its way the next is decided on what it will leave
-behind, and made ready, so that the store and this process work at the same time. `Committer.run`
-does all of that, and who asks does no more than wait: a caller that goes away is nobody else's
-loss. New assignments and ledgers are computed by `core.apply`, which asserts capacity: a plan that
-overfills a node never leaves this process.
+behind, and made ready, so that the store and this process work at the same time. A large one even
+leaves before the answer, unless races were lost lately: it compares what the one before it writes,
+and so can't be there without it. `Committer.run` does all of that, and who asks does no more than
+wait: a caller that goes away is nobody else's loss. New assignments and ledgers are computed by
+`core.apply`, which asserts capacity: a plan that overfills a node never leaves this process.
 
 A lost race is an ordinary outcome: once the mirror shows what was different, all is decided again,
 within a limit, and so is what was decided on top of it. Batches become smaller with every loss and
@@ -48,8 +49,9 @@ from ozymandias.store import keys
 from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLACES_MAX, PLANS_MAX, Batch
 from ozymandias.store.chain import Chain
 from ozymandias.store.mirror import Mirror
-from ozymandias.store.sending import Lost, send
-from ozymandias.store.transaction import Draft, completed, drafted
+from ozymandias.store.sending import Lost, send, send_ahead
+from ozymandias.store.transaction import Draft, Transaction, completed, drafted
+from ozymandias.store.under_way import UnderWay
 from ozymandias.telemetry import COMMITS
 
 Decide = Callable[[Snapshot], Plan | Problem | None]
@@ -59,6 +61,8 @@ BACK_OFF_SECONDS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 DECIDING_SECONDS_MAX = 0.1  # for one batch: the older a snapshot, the likelier is a lost race
 BATCH_SECONDS_MAX = 0.25  # with all that this process does in between
 HELD_SECONDS_MAX = 0.2  # how long a decision may wait for the answer to the one before it
+UNDER_WAY_MAX = 2  # transactions: the store has one to work at while the other travels
+AHEAD_BYTES_MIN = 300_000  # about: what is smaller may as well wait, and others with it
 STUCK_SECONDS = 10.0  # how long the mirror may take to show what it must show
 # Between these factors about one transaction in thirty is lost when peers race all the time.
 SHRINK, GROW = 0.25, 1.05
@@ -101,7 +105,7 @@ class _Ticket:
 
 
 class Committer:
-    """Commits plans in the name of one daemon, one transaction at a time: it never races itself."""
+    """Commits plans in the name of one daemon, one after the other: it never races itself."""
 
     def __init__(
         self,
@@ -112,8 +116,12 @@ class Committer:
         names: Names,
         clock: Clock,
         record: Callable[[Snapshot, Sequence[Plan]], Put | None] = lambda before, plans: None,
+        eager: bool = False,
     ) -> None:
-        """``record`` is asked for one more put: what the plans of a transaction were decided on."""
+        """``record`` is asked for one more put: what the plans of a transaction were decided on.
+
+        ``eager``: whatever may leave before the answer to the one before it does.
+        """
         self._record = record
         self._store = store
         self._mirror = mirror
@@ -121,7 +129,8 @@ class Committer:
         self._names = names
         self._clock = clock
         self.deciding = asyncio.Lock()  # nobody decides while somebody else has it
-        self._sending = asyncio.Lock()  # taken while deciding, so that batches keep their order
+        self._under_way = UnderWay()
+        self._eager = eager
         self._waiting: deque[_Ticket] = deque()
         self._unanswered: dict[_Ticket, None] = {}  # those who wait, and those decided for
         self._called = asyncio.Event()  # somebody waits
@@ -200,7 +209,7 @@ class Committer:
         tickets: list[_Ticket] = []
         try:
             async with self.deciding:
-                if self._sending.locked():
+                if self._under_way:
                     await asyncio.sleep(0)  # what is ready leaves before the next is decided
                 ready = await self._ready(tickets)
         except Exception as error:
@@ -225,11 +234,12 @@ class Committer:
         try:
             revision = await self._send(batch, draft, tickets)
         except Exception as error:
+            batch.is_unknown = isinstance(error, Ambiguous)
             self._chain.broken()
             for ticket in tickets:
                 ticket.fail(error)
         finally:
-            self._sending.release()
+            self._under_way.remove(batch)
         if revision is not None:
             try:
                 # Unless it is far behind: what is committed is told in any case.
@@ -238,7 +248,7 @@ class Committer:
             finally:
                 for ticket in tickets:
                     ticket.settle(revision)
-        if not (self._waiting or self.deciding.locked() or self._sending.locked()):
+        if not (self._waiting or self.deciding.locked() or self._under_way):
             self._chain.let_go()
 
     async def _ready(self, tickets: list[_Ticket]) -> tuple[Batch, Draft] | None:
@@ -249,24 +259,33 @@ class Committer:
         while True:
             await self._mirror.reached(max(self._seen_first, self._chain.late()), STUCK_SECONDS)
             if not self._chain.is_fresh(self._clock.boot()) and self._chain.is_doubtful():
-                async with self._sending:  # until what is on its way has its answer
-                    continue
+                await self._under_way.at_most(0)
+                continue
             links = self._chain.links
             batch = await self._decide_all(tickets)
             if not tickets:
                 return None
             until, members = self._clock.boot() + HELD_SECONDS_MAX, self._mirror.members_revision
             draft = self._drafted(batch)
-            await self._sending.acquire()
+            await self._under_way.at_most(UNDER_WAY_MAX - 1 if self._goes_ahead(batch) else 0)
             # It relies on more than is compared: who is healthy, and who is missed since when.
             is_late = self._clock.boot() > until
             if is_late and all(ticket.is_part for ticket in tickets):
                 is_late = self._mirror.members_revision > members
             if self._chain.links is links and not is_late:
                 self._chain.add(batch)
+                self._under_way.add(batch)
                 return batch, draft
-            self._sending.release()
             self._wait_again(tickets)
+
+    def _goes_ahead(self, batch: Batch) -> bool:
+        """Whether it may leave before the answer to the one before it.
+
+        A small one does not, for more of those who come meanwhile go into the next. Where races are
+        lost two would be lost at once. And what is there already is told after the answer.
+        """
+        is_large = batch.reach.size_bytes >= AHEAD_BYTES_MIN
+        return bool(batch.plans) and (self._eager or (is_large and self._chain.is_calm()))
 
     def _drafted(self, batch: Batch) -> Draft:
         """All that can be done before the batch beneath is committed."""
@@ -329,11 +348,16 @@ class Committer:
             # They are to see what this was decided on, or would ask the same again at once.
             links = (link.revision for link in self._chain.links)
             return max(batch.before.revision, *links, 0)
+        batch.then = draft.then
+        beneath = batch.unanswered()
         transaction = completed(draft, batch, self._fence())
         self._mirror.expect(transaction.written)
         try:
-            outcome = await send(self._store, transaction, batch.commit)
-            if not isinstance(outcome, Lost):
+            if beneath:
+                outcome = await self._send_ahead(batch, draft, transaction, beneath)
+            else:
+                outcome = await send(self._store, transaction, batch.commit, on_top=batch.on_top)
+            if isinstance(outcome, int):
                 batch.committed(outcome)
                 self._mirror.committed(transaction.written, outcome)
         except TooLarge as error:
@@ -343,6 +367,9 @@ class Committer:
         finally:
             if not batch.revision:
                 self._mirror.expect_not(transaction.written)
+        if outcome is None:
+            self._wait_again(tickets)
+            return None
         if isinstance(outcome, Lost):
             await self._lost(batch, outcome, tickets)
             return None
@@ -350,6 +377,28 @@ class Committer:
         self._plans_max = min(self._plans_max * GROW, PLANS_MAX)
         self._chain.won()
         return outcome
+
+    async def _send_ahead(
+        self, batch: Batch, draft: Draft, transaction: Transaction, beneath: list[Batch]
+    ) -> int | Lost | None:
+        """None: what it was decided on is not there, and so nothing was written."""
+
+        async def in_its_turn(is_doubtful: bool) -> int | Lost | None:
+            await self._under_way.answered(beneath)
+            if revision := max(below.on_top[batch.commit] for below in beneath):
+                return revision  # the answer to one of those has told it
+            if all(below.revision for below in beneath):
+                again, mark = completed(draft, batch, self._fence()), batch.commit
+                return await send(
+                    self._store, again, mark, on_top=batch.on_top, is_doubtful=is_doubtful
+                )
+            if is_doubtful and any(below.is_unknown for below in beneath):
+                raise Ambiguous("nor is it known of what it builds on")
+            return None
+
+        for below in beneath:
+            below.on_top[batch.commit] = 0
+        return await send_ahead(self._store, transaction, in_its_turn)
 
     def _make_smaller(self, batch: Batch, tickets: list[_Ticket], why: str) -> None:
         """Decide again for less at once; what can't be less is too large."""

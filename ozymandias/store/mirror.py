@@ -63,8 +63,7 @@ class Mirror:
         self.is_ready = False
         self.revision = 0
         self._moved = 0  # the last revision that was not of the log alone
-        # The last one in which somebody else changed what schedules rely on.
-        self.others_revision = 0
+        self.others_revision = 0  # the last one in which others changed what schedules rely on
         self.members_revision = 0  # the last one in which a node came, went, or told of itself
         self.cluster = ""  # the cluster's id, "" until the format record was seen
         self._clear()
@@ -82,7 +81,7 @@ class Mirror:
         self._snapshot = Snapshot()
         self._changes = Changes()
         self._expected: list[Written] = []  # transactions of ours that were not shown yet
-        self._committed: dict[int, Written] = {}  # those of them whose revision is known
+        self._committed: dict[Written, int] = {}  # those of them whose revision is known
 
     async def run(self) -> None:
         """Follow the store until cancelled."""
@@ -147,8 +146,8 @@ class Mirror:
 
     def _publish(self, revision: int, *, is_log: bool = False, is_loss: bool = False) -> None:
         self.revision = revision
-        for shown in [number for number in self._committed if number <= revision]:
-            self.expect_not(self._committed.pop(shown))
+        for written in [w for w, number in self._committed.items() if number <= revision]:
+            self.expect_not(written)
         while self._awaited and self._awaited[0][0] <= revision:
             waiter = heapq.heappop(self._awaited)[2]
             if not waiter.done():  # or it has gone away
@@ -205,11 +204,12 @@ class Mirror:
     def committed(self, written: Written, revision: int) -> None:
         """They are there since this revision: once it is shown, nothing more of them will be."""
         if revision > self.revision:
-            self._committed[revision] = written
+            self._committed[written] = revision
         else:
             self.expect_not(written)
 
     def expect_not(self, written: Written) -> None:
+        self._committed.pop(written, None)
         self._expected = [other for other in self._expected if other is not written]
 
     def follow_jobs(self) -> set[JobKey]:

@@ -2,8 +2,12 @@
 
 An answer that never came is asked for by the same transaction again: two copies of one
 compare-and-swap can't both win. Who lost learns what was different, who lost its lease that.
+
+One may be sent ahead of the answer to the one that it builds on: it compares what that one writes,
+so it can't be applied without it. If it comes first it is refused, and sent again in its turn.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ozymandias.ports import (
@@ -13,6 +17,7 @@ from ozymandias.ports import (
     Get,
     LeaseLost,
     Store,
+    TooLarge,
     TxnResult,
     Unavailable,
 )
@@ -30,18 +35,51 @@ class Lost:
     revision: int
 
 
-async def send(store: Store, transaction: Transaction, commit: str) -> int | Lost:
+async def send_ahead(
+    store: Store,
+    transaction: Transaction,
+    in_its_turn: Callable[[bool], Awaitable[int | Lost | None]],
+) -> int | Lost | None:
+    """The revision at which it was applied, ahead of the answer to what it builds on.
+
+    If it was not, or nobody knows (True), it is sent ``in_its_turn``.
+    """
+    is_doubtful = False
+    try:
+        result = await store.txn(transaction.compare, transaction.then)
+        if result.succeeded:
+            return result.revision
+    except Ambiguous:
+        is_doubtful = True
+    except (Unavailable, TooLarge):
+        pass  # what is compared takes less room then
+    return await in_its_turn(is_doubtful)
+
+
+async def send(
+    store: Store,
+    transaction: Transaction,
+    commit: str,
+    *,
+    on_top: dict[str, int] | None = None,
+    is_doubtful: bool = False,
+) -> int | Lost:
     """Send until there is an answer: the revision at which it was applied, or Lost.
 
     After an Ambiguous answer the same compares are sent again. If they hold now, the first copy
     was not applied and never will be. If they fail, the commit's id in a marked value tells that
     it was, and a marked value as old as it was tells that it was not. Where all were rewritten by
     others since, nobody can tell: deciding anew could do it a second time, over what came between.
+
+    ``on_top``: commits that can't be there without this one. Where only one of those is found, this
+    was applied before it, and at which revision that was is noted there. ``is_doubtful``: a copy of
+    this was sent already.
     """
+    on_top = {} if on_top is None else on_top
     compare, then = transaction.compare, transaction.then
     look = tuple(Get(key) for key in transaction.marked[:LOOKED_AT_MAX])
     fence = tuple(Get(c.key) for c in compare if c.target == "lease")
-    for repeat in range(REPEATS_MAX):
+    for repeat in range(int(is_doubtful), REPEATS_MAX):
         try:
             result = await store.txn(compare, then, (*look, *fence))
         except Ambiguous:
@@ -57,6 +95,10 @@ async def send(store: Store, transaction: Transaction, commit: str) -> int | Los
             return result.revision
         if repeat and (revision := _found(result, len(look), commit)):
             return revision
+        for above in on_top if repeat else ():
+            if revision := _found(result, len(look), above):
+                on_top[above] = revision
+                return revision
         if repeat and not _is_untouched(transaction, result):
             raise Ambiguous("others have changed the same since")
         _check_fence(compare, result, len(look))

@@ -2,8 +2,8 @@
 
 Compares come from the cluster before, values from the cluster after. What the cluster before holds
 may itself be a batch of ours that was committed a moment ago (`Batch.beneath`): what that one wrote
-is compared to be of its revision. Values do not wait for that: they are made while it is on its way
-(`drafted`), so that the store has the next transaction as soon as it has answered.
+is compared to be of its revision, or to be what it writes where that is not known yet. Values do
+not wait for it: they are made while it is on its way (`drafted`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,17 +50,20 @@ def drafted(batch: Batch, names: Names, record: Put | None = None) -> Draft:
 
 
 def completed(draft: Draft, batch: Batch, fence: tuple[Compare, ...]) -> Transaction:
-    """With what is compared: all that lies beneath is committed by now."""
+    """With what is compared: if something beneath is not committed, this can't be either."""
     compare = (*fence, *_compares(batch, frozenset(c.key for c in fence)))
     return Transaction(compare=compare, then=draft.then, marked=draft.marked, written=draft.written)
 
 
 def _compares(batch: Batch, fenced: frozenset[bytes]) -> Iterator[Compare]:
     before, reach, nodes = batch.before, batch.reach, Table.of(batch.before.nodes)
-    revision_of = batch.revision_of
+    beneath, as_known = batch.beneath, batch.as_known
     for name, node in zip(reach.nodes, nodes.of_each(reach.nodes), strict=True):
         assert node is not None, f"{name} has no ledger"
-        yield Compare(keys.ledger(name), "mod", "=", revision_of(name, node.ledger_revision))
+        if name in beneath:
+            yield as_known(name, node.ledger_revision)
+        else:
+            yield Compare(keys.ledger(name), "mod", "=", node.ledger_revision)
     for name, seen in zip(reach.gaining, nodes.of_each(reach.gaining), strict=True):
         key = keys.node(name)
         if key not in fenced:  # the fence compares our own record already
@@ -73,16 +76,16 @@ def _compares(batch: Batch, fenced: frozenset[bytes]) -> Iterator[Compare]:
         record = before.jobs.get(job)
         if record is None and job not in batch.after.jobs:
             continue  # its slots are stopped because the head is gone, or can't be read
-        revision = batch.revision_of(job, record.head_revision) if record else 0
-        yield Compare(keys.job(job), "mod", "=", revision)
+        absent = Compare(keys.job(job), "mod", "=", 0)
+        yield as_known(job, record.head_revision) if record else absent
     changes = batch.job_changes()
     for change in changes:
         if change.version:
             yield Compare(keys.version(change.key, change.version.version), "version", "=", 0)
     yield from _claim_compares(batch, changes)
     if reach.relies_on_settings:
-        revision = batch.revision_of(keys.SCHEDULING, before.settings_revision)
-        yield Compare(keys.SCHEDULING, "mod", "=", revision)
+        yield as_known(keys.SCHEDULING, before.settings_revision)
+    yield from batch.falls_with()
 
 
 def _claim_compares(batch: Batch, changes: list[JobChange]) -> Iterator[Compare]:

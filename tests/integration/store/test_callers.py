@@ -60,7 +60,7 @@ async def test_who_goes_away_takes_nobody_along(etcd: EtcdCluster) -> None:
             etcd.pause(0)
             names = [f"j{number}-{gone}" for number in range(5)]
             tasks = [asyncio.create_task(committer.commit(submission(name))) for name in names]
-            while not committer._sending.locked():
+            while not committer._under_way:
                 await asyncio.sleep(0)
             tasks[gone].cancel()
             await asyncio.wait([tasks[gone]])

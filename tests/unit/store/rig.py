@@ -45,7 +45,11 @@ def in_virtual_time(main: Callable[[], Awaitable[T]], seed: int = 0) -> T:
 
 @asynccontextmanager
 async def peers(
-    names: Sequence[str] = ("n1",), *, memory_bytes: int = 4 * GIB, etcd: SimEtcd | None = None
+    names: Sequence[str] = ("n1",),
+    *,
+    memory_bytes: int = 4 * GIB,
+    etcd: SimEtcd | None = None,
+    eager: bool = False,
 ) -> AsyncIterator[tuple[SimEtcd, list[Peer]]]:
     etcd = etcd or SimEtcd()
     made = []
@@ -56,7 +60,7 @@ async def peers(
             store = SimStore(etcd, clock, number)
             mirror = Mirror(store)
             following.append(group.create_task(mirror.run()))
-            peer = await _join(group, NodeName(name), store, mirror, clock, memory_bytes)
+            peer = await _join(group, NodeName(name), store, mirror, clock, memory_bytes, eager)
             following.append(peer.committing)
             made.append(peer)
         for peer in made:
@@ -73,6 +77,7 @@ async def _join(
     mirror: Mirror,
     clock: SimClock,
     memory_bytes: int,
+    eager: bool,
 ) -> Peer:
     await ensure_format(store, "test")
     while not mirror.is_ready:
@@ -84,7 +89,9 @@ async def _join(
     await mirror.reached(revision)
     key = keys.node(node)
     fence = (Compare(key, "create", "=", revision), Compare(key, "lease", "=", lease.id))
-    committer = Committer(store=store, mirror=mirror, fence=lambda: fence, names=NAMES, clock=clock)
+    committer = Committer(
+        store=store, mirror=mirror, fence=lambda: fence, names=NAMES, clock=clock, eager=eager
+    )
     return Peer(node, store, mirror, committer, lease, group.create_task(committer.run()))
 
 

@@ -165,12 +165,14 @@ def test_a_host_may_change_hands_within_a_batch() -> None:
     in_virtual_time(main)
 
 
+@pytest.mark.parametrize("eager", [False, True], ids=["in-turns", "ahead"])
 @pytest.mark.parametrize("seed", range(20))
-def test_racing_peers_with_batches(seed: int) -> None:
+def test_racing_peers_with_batches(seed: int, eager: bool) -> None:
     """Four peers, each with eight submissions at once, on 16G: sixteen are taken, none twice."""
 
     async def main() -> None:
-        async with peers([f"n{i}" for i in range(4)], memory_bytes=16 * GIB) as (etcd, found):
+        names = [f"n{i}" for i in range(4)]
+        async with peers(names, memory_bytes=16 * GIB, eager=eager) as (etcd, found):
             bad: list[str] = []
             etcd.on_commit.append(lambda _, __: bad.extend(check_schedule(etcd.snapshot_kvs())))
             for peer in found:
@@ -189,12 +191,13 @@ def test_racing_peers_with_batches(seed: int) -> None:
     in_virtual_time(main, seed)
 
 
+@pytest.mark.parametrize("eager", [False, True], ids=["in-turns", "ahead"])
 @pytest.mark.parametrize("seed", range(20))
-def test_lost_answers_of_batches(seed: int) -> None:
+def test_lost_answers_of_batches(seed: int, eager: bool) -> None:
     """With answers lost, every submission of a batch is applied exactly once, or says unknown."""
 
     async def main() -> None:
-        async with peers(memory_bytes=64 * GIB) as (etcd, [peer]):
+        async with peers(memory_bytes=64 * GIB, eager=eager) as (etcd, [peer]):
             peer.store.faults.ambiguous = 0.4
             peer.store.faults.timeout = 1.0
             created: list[bytes] = []
