@@ -126,7 +126,7 @@ def _placed(
             after = before.plus(demand, count)
         rows[name] = row = row.with_running(job, new, after)
         nodes[name] = _with_sums(node, *row.sums(), commit)
-    return snapshot.assigned.with_job(job, found, rows), there.changed(nodes)
+    return snapshot.assigned.with_job(job, found, rows), there.changed(nodes, lasts=True)
 
 
 def _with_sums(node: Node, held: Totals, promised: Totals, commit: str) -> Node:
@@ -306,7 +306,7 @@ def _rewritten_nodes(
         if name in gains:
             _check_capacity(name, before, ledger)
         nodes[name] = structs.replace(node, ledger=ledger)
-    return there.changed(nodes) if nodes else there
+    return there.changed(nodes, lasts=True) if nodes else there
 
 
 def _as_set(ledger: Ledger, change: NodeChange) -> Ledger:

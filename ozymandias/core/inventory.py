@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush, merge
 
 from msgspec import Struct, structs
 
-from ozymandias.core.ring import Ring, Spot, arc_of, around, mark_of, spot_of
+from ozymandias.core.ring import Ring, arc_of, place_of
 from ozymandias.core.rooms import cpu_limit, load_class
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.part import Part
@@ -28,7 +28,6 @@ from ozymandias.model.tables import changes_between
 ENDLESS = 2**62
 ALIKE_MAX = 2**14  # kinds of nodes that are remembered
 KEPT_MAX = 8  # orders that are kept, for as many sizes of instances
-EMPTY = Ring()
 
 # Whether it is beyond the target; tenths of memory that would be used, negative below it; load.
 Class = tuple[int, int, int]
@@ -50,6 +49,18 @@ class Standing(Struct, frozen=True, gc=False, eq=False):
     load: int  # in classes
 
 
+class Seat:
+    """One node's place in the order, for as long as it takes any: who finds it has all there is."""
+
+    __slots__ = ("name", "place", "standing")
+
+    def __init__(self, name: NodeName, standing: Standing) -> None:
+        self.name, self.place, self.standing = name, place_of(name), standing
+
+
+EMPTY = Ring[Seat]()
+
+
 class Inventory:
     """The nodes that take instances of one size, in order."""
 
@@ -57,9 +68,8 @@ class Inventory:
         self._demand = demand
         self._target = target_percent
         self._nodes: Mapping[NodeName, Node] = {}
-        self._standings: dict[NodeName, Standing] = {}
-        self._classes: dict[Class, Ring] = {}
-        self._names: dict[Spot, NodeName] = {}
+        self._seats: dict[NodeName, Seat] = {}
+        self._classes: dict[Class, Ring[Seat]] = {}
         self._alike: dict[tuple[int, ...], Standing | None] = {}  # by all that they go by
 
     def follow(self, nodes: Mapping[NodeName, Node]) -> None:
@@ -73,43 +83,43 @@ class Inventory:
         if not before:
             self._put_all(nodes)
             return
-        standings, standing_of = self._standings, self._standing
+        seats, standing_of = self._seats, self._standing
         for name, node in changes_between(before, nodes).items():
-            old = standings.get(name)
+            seat = seats.get(name)
             new = standing_of(node) if node is not None else None
-            if new is old:
-                continue
-            if new is None or old is None or new.kind != old.kind:
-                self._put(name, old, new)
-            else:
-                standings[name] = new  # most are as full as before, by tenths
+            if seat is None or new is None:
+                self._seat(name, seat, new)
+            elif new is not (old := seat.standing):
+                seat.standing = new
+                if new.kind != old.kind:  # most are as full as before, by tenths
+                    self._classes[old.kind].remove(seat)
+                    self._ring(new.kind).add(seat)
 
     def _put_all(self, nodes: Mapping[NodeName, Node]) -> None:
         """The first ones."""
-        spots: dict[Class, list[Spot]] = {}
+        found: dict[Class, list[Seat]] = {}
         for name, node in nodes.items():
             if standing := self._standing(node):
-                spot = spot_of(name)
-                self._standings[name], self._names[spot] = standing, name
-                spots.setdefault(standing.kind, []).append(spot)
-        for kind, found in spots.items():
-            ring = self._classes[kind] = Ring()
-            ring.add_all(found)
+                seat = self._seats[name] = Seat(name, standing)
+                found.setdefault(standing.kind, []).append(seat)
+        for kind, seats in found.items():
+            self._ring(kind).add_all(seats)
 
-    def _put(self, name: NodeName, old: Standing | None, new: Standing | None) -> None:
-        """Among nodes that are about as full as it is now."""
-        spot = spot_of(name)
-        if old is not None:
-            self._classes[old.kind].remove(spot)
-        if new is None:
-            del self._standings[name], self._names[spot]
-            return
-        self._standings[name] = new
-        self._names[spot] = name
-        ring = self._classes.get(new.kind)
+    def _seat(self, name: NodeName, seat: Seat | None, standing: Standing | None) -> None:
+        """One that takes some from now on, or none any more."""
+        if seat is not None:
+            del self._seats[name]
+            self._classes[seat.standing.kind].remove(seat)
+        if standing is not None:
+            seat = self._seats[name] = Seat(name, standing)
+            self._ring(standing.kind).add(seat)
+
+    def _ring(self, kind: Class) -> Ring[Seat]:
+        """Of nodes that are about as full."""
+        ring = self._classes.get(kind)
         if ring is None:
-            ring = self._classes[new.kind] = Ring()
-        ring.add(spot)
+            ring = self._classes[kind] = Ring()
+        return ring
 
     def _standing(self, node: Node) -> Standing | None:
         """None for a node that takes none of them."""
@@ -157,7 +167,7 @@ class Inventory:
 
     def has_room(self, name: NodeName) -> bool:
         """Whether it takes at least one."""
-        return name in self._standings
+        return name in self._seats
 
     def in_order(self, start: int) -> Iterator[tuple[NodeName, Standing]]:
         """Each with how many it takes before it comes again, or is full.
@@ -165,14 +175,13 @@ class Inventory:
         Where it comes again is by all that it was to take: who gave it fewer has a reason to give
         it no more.
         """
-        names, standings, mark = self._names, self._standings, mark_of(start)
-        below = sorted([kind for kind, ring in self._classes.items() if ring and not kind[0]])
+        classes = self._classes
+        below = sorted([kind for kind, ring in classes.items() if ring and not kind[0]])
         for kind in below:
-            for spot in self._classes[kind].around(mark):
-                name = names[spot]
-                yield name, standings[name]
-        spots = [spot for kind in below for spot in self._classes[kind]]
-        yield from self._in_order_beyond(mark, [(s, standings[names[s]], 0) for s in spots])
+            for seat in classes[kind].around(start):
+                yield seat.name, seat.standing
+        seats = [seat for kind in below for seat in classes[kind]]
+        yield from self._in_order_beyond(start, [(seat, seat.standing, 0) for seat in seats])
 
     def in_part(self, part: Part, start: int) -> Iterator[tuple[NodeName, Standing]]:
         """Those of one part of the ring, in the same order, and none beyond the target.
@@ -180,45 +189,46 @@ class Inventory:
         As full as that nodes are filled evenly, all over the cluster: a part is no reason to fill
         its own while others have room below the target.
         """
-        first, last = map(mark_of, arc_of(part))
+        first, last = arc_of(part)
         for kind in sorted([kind for kind, ring in self._classes.items() if ring and not kind[0]]):
-            arc = self._classes[kind].between(first, last)
-            for spot in around(arc, mark_of(start)):
-                name = self._names[spot]
-                yield name, self._standings[name]
+            for seat in self._classes[kind].between(first, last, start):
+                yield seat.name, seat.standing
 
     def _in_order_beyond(
-        self, mark: Spot, again: list[tuple[Spot, Standing, int]]
+        self, start: int, again: list[tuple[Seat, Standing, int]]
     ) -> Iterator[tuple[NodeName, Standing]]:
         """Class by class; what was taken makes a node's class higher, so none is missed.
 
         ``again`` are those that were there already, and what they had taken before that.
         """
-        come: dict[Class, dict[Spot, tuple[int, Standing]]] = {}  # how many each has taken
+
+        def around(seat: Seat) -> tuple[bool, int, NodeName]:
+            return seat.place < start, seat.place, seat.name
+
+        come: dict[Class, dict[Seat, tuple[int, Standing]]] = {}  # how many each has taken
         kinds = [kind for kind, ring in self._classes.items() if ring and kind[0]]
         heapify(kinds)
         while True:
-            for spot, last, before in again:
+            for seat, last, before in again:
                 if fitting := last.fitting - last.most:
                     taken = before + last.most
                     standing = self._beyond(last, taken, fitting)
                     if standing.kind not in come:
                         come[standing.kind] = {}
                         heappush(kinds, standing.kind)
-                    come[standing.kind][spot] = taken, standing
+                    come[standing.kind][seat] = taken, standing
             if not kinds:
                 return
             kind, again = heappop(kinds), []
             while kinds and kinds[0] == kind:
                 heappop(kinds)
             back = come.pop(kind, {})
-            here = self._classes.get(kind, EMPTY).around(mark)
-            both = merge(here, around(sorted(back), mark), key=lambda s: (s < mark, s))
-            for spot in both:
-                name = self._names[spot]
-                taken, standing = back[spot] if spot in back else (0, self._standings[name])
-                yield name, standing
-                again.append((spot, standing, taken))
+            here = self._classes.get(kind, EMPTY).around(start)
+            both = merge(here, sorted(back, key=around), key=around)
+            for seat in both:
+                taken, standing = back.get(seat, (0, seat.standing))
+                yield seat.name, standing
+                again.append((seat, standing, taken))
 
 
 def _times(each: int, left: int) -> int:

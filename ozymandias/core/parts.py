@@ -12,12 +12,28 @@ every node schedules, packing well is worth more than a race that is lost now an
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ozymandias.model.node import Node, NodeName, Presence
 from ozymandias.model.part import Part
-from ozymandias.model.tables import changes_between
+from ozymandias.model.tables import Table, changes_between
 
 PART_NODES = 32  # that a part has at least, on average
+
+
+class Peers(NamedTuple):
+    """Those that schedule, sorted, and how many nodes are there in all."""
+
+    names: tuple[NodeName, ...]
+    there: int
+
+    def part_of(self, peer: NodeName) -> Part | None:
+        peers = len(self.names)
+        if peers < 2 or self.there < PART_NODES * peers:
+            return None
+        number = bisect_left(self.names, peer)
+        is_one = number < peers and self.names[number] == peer
+        return Part(number=number, of=peers) if is_one else None
 
 
 class Roster:
@@ -28,12 +44,9 @@ class Roster:
         self._there: dict[NodeName, Presence] = {}
         self._peers: list[NodeName] = []  # sorted
 
-    def follow(self, nodes: Mapping[NodeName, Node]) -> None:
+    def follow(self, nodes: Mapping[NodeName, Node]) -> Peers:
         """Become that of these nodes."""
-        before = self._nodes
-        if nodes is before:
-            return
-        self._nodes = nodes
+        before, self._nodes = self._nodes, nodes
         for name, node in changes_between(before, nodes).items():
             was, now = self._there.get(name), node.presence if node is not None else None
             if was is now:
@@ -47,14 +60,7 @@ class Roster:
                 insort(self._peers, name)
             elif did and not does:
                 del self._peers[bisect_left(self._peers, name)]
-
-    def part_of(self, peer: NodeName) -> Part | None:
-        peers = len(self._peers)
-        if peers < 2 or len(self._there) < PART_NODES * peers:
-            return None
-        number = bisect_left(self._peers, peer)
-        is_one = number < peers and self._peers[number] == peer
-        return Part(number=number, of=peers) if is_one else None
+        return Peers(tuple(self._peers), len(self._there))
 
 
 _kept = Roster()
@@ -62,7 +68,4 @@ _kept = Roster()
 
 def part_of(nodes: Mapping[NodeName, Node], peer: NodeName | None) -> Part | None:
     """The part of these nodes that is this peer's; None where there are none, or no peer."""
-    if peer is None:
-        return None
-    _kept.follow(nodes)
-    return _kept.part_of(peer)
+    return Table.of(nodes).lasting("peers", _kept.follow).part_of(peer) if peer else None

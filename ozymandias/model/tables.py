@@ -84,6 +84,7 @@ class Table(Sharing[K, V]):
         "_base",
         "_before",
         "_found",
+        "_lasting",
         "_number",
         "_older",
         "_prior",
@@ -101,6 +102,7 @@ class Table(Sharing[K, V]):
         older: "_Older[K, V]",
         before: "Table[K, V] | None" = None,
         updates: Mapping[K, V | None] | None = None,
+        lasting: dict[Hashable, Any] | None = None,
     ) -> None:
         self._base, self._recent, self._number = base, recent, -1  # entries, once counted
         # What was found out about the shared entries, for all tables that share them.
@@ -113,6 +115,7 @@ class Table(Sharing[K, V]):
         self._before = ref(before) if before is not None else None
         self._updates = updates or {}
         self._prior = before._found if before is not None else {}
+        self._lasting = {} if lasting is None else lasting
 
     @classmethod
     def of(cls, entries: Mapping[K, V]) -> "Table[K, V]":
@@ -122,15 +125,19 @@ class Table(Sharing[K, V]):
         base = entries if isinstance(entries, dict) else dict(entries)
         return cls(base, {}, {}, ({}, {}))
 
-    def changed(self, updates: Mapping[K, V | None]) -> "Table[K, V]":
-        """This table with these entries; None takes one away."""
-        base = self._base
+    def changed(self, updates: Mapping[K, V | None], *, lasts: bool = False) -> "Table[K, V]":
+        """This table with these entries; None takes one away.
+
+        ``lasts``: nothing is different of what `lasting` is asked for.
+        """
+        base, lasting = self._base, self._lasting if lasts else None
         recent, size = {**self._recent, **updates}, len(base)
         if size > SMALL and (
             len(recent) <= RECENT_MAX or len(recent) <= _recent_max(size, len(updates))
         ):
-            return Table(base, recent, self.facts, self._older, self, updates)
-        return Table(_laid_over(base, recent), {}, {}, (self.facts, recent), self, updates)
+            return Table(base, recent, self.facts, self._older, self, updates, lasting)
+        whole = _laid_over(base, recent)
+        return Table(whole, {}, {}, (self.facts, recent), self, updates, lasting)
 
     def __len__(self) -> int:
         """Counted when it is first asked for: nobody does of most tables."""
@@ -158,6 +165,13 @@ class Table(Sharing[K, V]):
         if what not in self._found:
             self._found[what] = look(self)
         found: T = self._found[what]
+        return found
+
+    def lasting(self, what: Hashable, look: "Callable[[Table[K, V]], T]") -> T:
+        """The same of what seldom changes: looked for once for all tables of which it holds."""
+        if what not in self._lasting:
+            self._lasting[what] = look(self)
+        found: T = self._lasting[what]
         return found
 
     def where(self, holds: Callable[[V], Any]) -> dict[K, V]:

@@ -292,7 +292,7 @@ class Batch:
         gone = {(node, job): None for node in sorted(reach.dead) for job in snapshot.told.on(node)}
         return replace(
             snapshot,
-            nodes=Table.of(snapshot.nodes).changed(nodes),
+            nodes=Table.of(snapshot.nodes).changed(nodes, lasts=True),
             assignments=assigned,
             statuses=snapshot.told.changed(gone) if gone else snapshot.statuses,
             jobs=Table.of(snapshot.jobs).changed({job: after.jobs.get(job) for job in jobs}),

@@ -22,6 +22,7 @@ class Changes:
     """
 
     nodes: set[NodeName] = field(default_factory=set)
+    members: bool = False  # some of those came, went, or told anew who they are
     jobs: dict[JobKey, None] = field(default_factory=dict)  # in the order in which they changed
     # All assignments as they were once, if known; the others have come since.
     assigned: Assignments | None = None
@@ -30,6 +31,11 @@ class Changes:
     claims: dict[str, JobKey | None] = field(default_factory=dict)
     last_versions: dict[JobKey, int | None] = field(default_factory=dict)
     unknown: dict[bytes, codec.Unknown | None] = field(default_factory=dict)
+
+    def node(self, name: NodeName, *, is_member: bool) -> None:
+        """``is_member``: it came or went, or told anew who it is."""
+        self.nodes.add(name)
+        self.members |= is_member
 
     def parts(
         self,
@@ -41,7 +47,8 @@ class Changes:
         parts: dict[str, Any] = {}
         if self.nodes:
             nodes = {name: node(name) for name in sorted(self.nodes)}
-            parts["nodes"] = Table.of(before.nodes).changed(nodes)
+            lasts = not self.members and all(nodes.values())  # none is left out
+            parts["nodes"] = Table.of(before.nodes).changed(nodes, lasts=lasts)
         if self.jobs:
             jobs = {key: job(key) for key in self.jobs}
             parts["jobs"] = Table.of(before.jobs).changed(jobs)

@@ -419,14 +419,14 @@ class Mirror:
         name = keys.node_named(kv.key[len(keys.LEDGERS) :])
         if deleted:
             self._ledgers.pop(name, None)
-            self._changes.nodes.add(name)
+            self._changes.node(name, is_member=True)
         else:
             ledger = self._read(Ledger, kv) if known is NOT_OURS else known
             self._enter_ledger(name, ledger, kv.mod_revision)
 
     def _enter_ledger(self, name: NodeName, ledger: Ledger | bytes, revision: int) -> None:
+        self._changes.node(name, is_member=name not in self._ledgers)
         self._ledgers[name] = (ledger, revision)
-        self._changes.nodes.add(name)
 
     def _apply_node(self, kv: KV, deleted: bool) -> None:
         prefix = keys.NODES if kv.key.startswith(keys.NODES) else keys.LOADS
@@ -440,7 +440,7 @@ class Mirror:
             self._loads.pop(name, None)
             if not deleted:
                 self._loads[name] = self._read(Load, kv)
-        self._changes.nodes.add(name)
+        self._changes.node(name, is_member=prefix is keys.NODES)
 
     def _node(self, name: NodeName) -> Node | None:
         """Its ledger makes it a node; all else may be missing."""

@@ -106,15 +106,11 @@ def test_the_roster_does_not_know_its_past(
 ) -> None:
     followed = Roster()
     nodes = Table.of(large().nodes)
-    followed.follow(nodes)
     for name, what in changes:
         made = {"peer": node(name), "idle": idle(name), "gone": node(name, alive=False)}
         change = {name: made[what] if what else None}
         nodes = nodes.changed(change)
-        followed.follow(nodes if is_table else dict(nodes))
-        anew = Roster()
-        anew.follow(dict(nodes))
-        assert [followed.part_of(peer) for peer in PEERS] == [anew.part_of(p) for p in PEERS]
+        assert followed.follow(nodes if is_table else dict(nodes)) == Roster().follow(dict(nodes))
 
 
 def test_peers_place_on_nodes_of_their_own() -> None:

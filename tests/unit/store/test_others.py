@@ -3,18 +3,20 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
-from ozymandias.model.node import Ledger, NodeName, Resources
+from ozymandias.model.node import Ledger, Load, Node, NodeName, Presence, Resources
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Table
 from ozymandias.ports import Delete, Op, Put
 from ozymandias.store import codec, keys
 from ozymandias.store import etcd_pb2 as pb
 from ozymandias.store.changes import Written
 from ozymandias.store.etcd_watch import Events
 from ozymandias.store.mirror import Mirror
-from tests.unit.store.rig import Peer, creation, in_virtual_time, job, peers
+from tests.unit.store.rig import GIB, Peer, creation, in_virtual_time, job, peers
 
 NODES = [NodeName(f"m{number}") for number in range(6)]
 GROUP = {"uid": "u", "version": 1, "state": "running", "slots": "0", "demand": {}}
@@ -133,3 +135,51 @@ def test_assignments_of_one_job_share_what_they_have_in_common() -> None:
     (one, _), (two, _) = map(codec.decode_known_groups, written)
     assert one[0].slots != two[0].slots
     assert one[0].uid is two[0].uid and one[0].demand is two[0].demand
+
+
+def who_is_there(nodes: Table[NodeName, Node]) -> dict[NodeName, Presence | None]:
+    return {name: node.presence for name, node in nodes.items()}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_who_is_there_is_looked_for_anew_when_that_is_different(seed: int) -> None:
+    """And not when ledgers are rewritten and loads told, by others or by us."""
+    draw, counted = Random(seed), list[None]()
+    ledger = codec.encode(Ledger(capacity=Resources(memory_bytes=7)))
+
+    def look(nodes: Table[NodeName, Node]) -> dict[NodeName, Presence | None]:
+        counted.append(None)
+        return who_is_there(nodes)
+
+    def write(node: NodeName) -> Op:
+        kind = draw.choice([keys.ledger, keys.ledger, keys.load, keys.node])
+        presence = Presence(
+            address=draw.choice("ab"), machine_id="m", session="s", daemon_version="0", api=""
+        )
+        values = {keys.ledger: draw.choice([ledger, b"{"]), keys.load: codec.encode(Load())}
+        is_gone = draw.random() < 0.2
+        value = values.get(kind) or codec.encode(presence)
+        return Delete(kind(node)) if is_gone else Put(kind(node), value)
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB) as (etcd, [peer]):
+            for number in range(30):
+                if draw.random() < 0.2:
+                    plan = creation(job(f"j{number}"), "n1")
+                    await peer.committer.commit(lambda _, plan=plan: plan)  # type: ignore[misc]
+                etcd.txn((), [write(draw.choice(NODES))])
+                await peer.mirror.reached(etcd.revision)
+                if draw.random() < 0.7:
+                    nodes = Table.of(peer.mirror.snapshot().nodes)
+                    assert nodes.lasting("who", look) == who_is_there(nodes)
+            Table.of(peer.mirror.snapshot().nodes).lasting("who", look)
+            looks = len(counted)
+            await peer.committer.commit(lambda _: creation(job("last"), "n1"))
+            own = peer.mirror.snapshot().nodes[peer.node].ledger
+            etcd.txn((), [Put(keys.ledger(peer.node), codec.encode(own))])
+            etcd.txn((), [Put(keys.load(peer.node), codec.encode(Load()))])
+            await peer.mirror.reached(etcd.revision)
+            Table.of(peer.mirror.snapshot().nodes).lasting("who", look)
+            assert len(counted) == looks
+
+    in_virtual_time(main, seed)
