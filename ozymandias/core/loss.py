@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from ozymandias.model.node import Node, NodeName
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.tables import Table
 
 BREAKER_SECONDS = 60.0
 FENCE_MARGIN = 0.25  # of a lease: what a replacement of something exclusive waits beyond it
@@ -44,12 +45,12 @@ def missing_in(snapshot: Snapshot) -> Mapping[NodeName, Node]:
 
 
 def alive_in(snapshot: Snapshot) -> frozenset[NodeName]:
-    """The nodes that are there, found once for all who ask about a snapshot."""
-    return snapshot.find("alive", _alive)
+    """The nodes that are there, found anew when one comes or goes."""
+    return Table.of(snapshot.nodes).lasting("alive", _alive)
 
 
-def _alive(snapshot: Snapshot) -> frozenset[NodeName]:
-    return frozenset(snapshot.nodes).difference(missing_in(snapshot))
+def _alive(nodes: Table[NodeName, Node]) -> frozenset[NodeName]:
+    return frozenset(nodes).difference(nodes.where(_is_missing))
 
 
 def _is_missing(node: Node) -> bool:
