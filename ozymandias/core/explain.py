@@ -262,7 +262,10 @@ def _unready_line(snapshot: Snapshot, assigned: Assigned) -> str:
     node, status = snapshot.nodes[assigned.node], snapshot.status(assigned)
     start = f"{_name(assigned)} on {assigned.node}"
     if not node.is_alive:
-        return f"{start} is not reachable: the node's lease is gone, and its work is moved soon."
+        return (
+            f"{start} is not reachable: the node's lease is gone. It moves to where there is room,"
+            " after up to a minute if most nodes are missing."
+        )
     if status is None:
         return f"{start} has not been started yet."
     words = f"{start} is {status.state}"

@@ -171,6 +171,18 @@ def test_home_comes_first_and_the_burst_helps_out() -> None:
     assert sum(where(fixed, "web").values()) == 5
 
 
+def test_what_stops_does_not_count_for_a_burst() -> None:
+    """Two are at home, and one of them stops: the next one goes home, not to the burst node."""
+    burst = PlacementRules(burst=replace(BURST, after=2))
+    full = settled(submitted(cluster(n1="4G", n9="4G"), job("web", 2, placement=burst)))
+    away = after(full, plan_scale(full, key("web"), 3))
+    assert where(away, "web") == {"n1": 2, "n9": 1}
+    fewer = after(full, plan_scale(full, key("web"), 1))
+    assert len([a for a in fewer.instances(key("web")) if a.state is SlotState.STOPPING]) == 1
+    again = after(fewer, plan_scale(fewer, key("web"), 2))
+    assert where(again, "web") == {"n1": 2}
+
+
 # Weights ------------------------------------------------------------------------------------------
 
 
