@@ -123,10 +123,25 @@ def test_the_line_follows_the_cluster(running: Cluster) -> None:
         assert found["survives"] is False
         assert found["text"].startswith("survives the loss of any one node: no: web-")
         assert sum(row["wanted"] - row["after"] for row in found["worst"]["hurt"]) > 0
+        text = running.request("GET", "/metrics", token="").body.decode()
+        assert "ozymandias_survives_node_loss 0.0" in text
     finally:
         for name in ("n2", "n3"):
             assert running.ozy("node", "uncordon", name).code == 0
     assert running.ozy("status", "-o", "json").document["survival"]["survives"] is True
+
+
+def test_a_large_cluster_is_not_worked_out_unasked(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line says so and the metric is no number; whoever asks is answered."""
+    monkeypatch.setattr("ozymandias.api.foresight.WORK_MAX", 0)
+    assert running.ozy("status", "-o", "json").document["survival"]["survives"] is None
+    words = "survives the loss of any one node: not worked out: the cluster is large"
+    assert words in running.ozy("status").out
+    text = running.request("GET", "/metrics", token="").body.decode()
+    assert "ozymandias_survives_node_loss NaN" in text
+    assert running.ozy("what-if", "lose n2", "-o", "json").document["survives"] is True
 
 
 def test_the_state_is_exported_and_replayed(running: Cluster) -> None:
