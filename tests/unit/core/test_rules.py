@@ -5,7 +5,13 @@ from collections import Counter
 from ozymandias.core.buckets import per_node, sort_job
 from ozymandias.core.explain import why
 from ozymandias.core.rules import rules_of
-from ozymandias.core.schedule import plan_pending, plan_repair, plan_scale
+from ozymandias.core.schedule import (
+    plan_pending,
+    plan_repair,
+    plan_scale,
+    plan_stop,
+    plan_tidy,
+)
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import (
     Burst,
@@ -302,6 +308,17 @@ def test_an_unknown_neighbour_is_a_problem() -> None:
     assert problem.detail == "web is to be near db, and there is no such job."
     planned(submit(cluster(n1="4G"), with_rules("web", apart=(DB,))))
     planned(submit(cluster(n1="4G"), with_rules("web", near=(replace(DB, weight=3),))))
+
+
+def test_a_job_whose_neighbour_is_gone_for_good_says_so() -> None:
+    """It was there when the job was taken; lost with its node, nothing can be placed near it."""
+    snapshot = submitted(cluster(n1="4G", n2="4G"), job("db"), with_rules("web", near=(DB,)))
+    snapshot = settled(snapshot)
+    (home,) = nodes_of(snapshot, "db")
+    snapshot = settled(after(snapshot, plan_stop(snapshot, key("db"))))
+    snapshot = lost(after(snapshot, plan_tidy(snapshot)), home)
+    snapshot = after(snapshot, plan_repair(snapshot, frozenset({NodeName(home)})))
+    assert "There is no job db, which it is to be near to." in why(snapshot, key("web"))
 
 
 def test_an_unknown_node_for_a_burst_is_a_problem() -> None:
