@@ -61,7 +61,9 @@ def draw_outcome(found: Document) -> None:
     if not found["at_rest"]:
         print(paint("It did not come to rest; this is how far it was played.", YELLOW))
     elif found["survives"]:
-        print(paint("No job would be worse off.", GREEN))
+        refused = any(step["problem"] for step in found["steps"])
+        left_out = "; what was refused is left out" if refused else ""
+        print(paint(f"No job would be worse off{left_out}.", YELLOW if refused else GREEN))
     else:
         worse = [_name(row) for row in found["jobs"] if row["waiting"]]
         which = f" ({', '.join(worse)})" if worse else ""

@@ -50,7 +50,8 @@ def test_what_if_tells_people(running: Cluster) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert "lose n2:" in ran.out and "n2 was lost" in ran.out
     assert "! refused: Job requires 9G of memory but only 8G can be allocated." in ran.out
-    assert "No job would be worse off." in ran.out
+    assert "No job would be worse off; what was refused is left out." in ran.out
+    assert "No job would be worse off." in running.ozy("what-if", "lose n2").out
     ran = running.ozy("what-if", "lose", "n2", "n3")  # as it is typed without quotes
     assert "web  degrades  6 -> 4" in ran.out
     assert "2 instances of web would wait: needs 1G of memory" in ran.out
