@@ -129,7 +129,7 @@ class NodeUpkeep:
             there = found(snapshot, name)
             if isinstance(there, Problem):
                 return there
-            seen[:] = [foresee_drain(snapshot, name)]
+            seen[:] = [foresee_drain(snapshot, name, has_deadline=bool(drain.deadline))]
             if seen[0].blockers and not force and there.ledger.drain is None:
                 return blocked(name, seen[0])
             return plan_begin_drain(snapshot, name, drain)

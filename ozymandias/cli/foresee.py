@@ -19,6 +19,7 @@ from ozymandias.cli.render import (
 
 WORK_SECONDS = 120.0  # many losses of many nodes take their time
 CHANGES_SHOWN_MAX = 40
+NAMES_SHOWN_MAX = 8
 _COLOURS = {"survives": GREEN, "degrades": YELLOW, "waits": RED}
 
 
@@ -60,7 +61,9 @@ def draw_outcome(found: Document) -> None:
     if not found["at_rest"]:
         print(paint("It did not come to rest; this is how far it was played.", YELLOW))
     elif found["survives"]:
-        print(paint("No job would be worse off.", GREEN))
+        refused = any(step["problem"] for step in found["steps"])
+        left_out = "; what was refused is left out" if refused else ""
+        print(paint(f"No job would be worse off{left_out}.", YELLOW if refused else GREEN))
     else:
         worse = [_name(row) for row in found["jobs"] if row["waiting"]]
         which = f" ({', '.join(worse)})" if worse else ""
@@ -75,8 +78,9 @@ def _draw_step(step: Document) -> None:
     if not step["changes"] and not step["problem"]:
         print("    nothing moves")
     for fate in step["hurt"]:
-        names = ", ".join(fate["waiting"]) or f"{fate['wanted'] - fate['after']} of {_name(fate)}"
-        print(paint("  ? ", RED) + f"{names} would wait")
+        lost = fate["waiting"]
+        who = _who(lost, len(lost)) or f"{fate['wanted'] - fate['after']} of {_name(fate)}"
+        print(paint("  ? ", RED) + f"{who} would wait")
 
 
 def _draw_later(found: Document) -> None:
@@ -136,12 +140,21 @@ def draw_fates(rows: list[Document]) -> None:
             f"{row['before']} -> {row['after']}",
             row["wanted"],
             row["priority"],
-            ", ".join(row["waiting"]),
+            _who(row["waiting"], row["wanted"] - row["after"]),
         )
         for row in rows
     ]
     header = ("JOB", "OUTCOME", "LIVE", "WANTED", "PRIORITY", "WITHOUT A PLACE")
     print_table(header, cells, empty="No jobs.", state=1, colour=lambda s: _COLOURS.get(s, ""))
+
+
+def _who(names: list[str], count: int) -> str:
+    """So many instances, of which these lose their place; the others had none before either."""
+    if not names:
+        return plural(count, "instance") if count > 0 else ""
+    shown = names[:NAMES_SHOWN_MAX]
+    more = max(count, len(names)) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def draw_survival(found: Document) -> None:

@@ -6,7 +6,7 @@ is told with what is in the way.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from ozymandias.core.buckets import Buckets, is_system, per_node, sort_job
@@ -57,11 +57,12 @@ class Outlook:
     blockers: tuple[Blocker, ...] = ()
 
 
-def foresee_drain(snapshot: Snapshot, name: NodeName) -> Outlook:
+def foresee_drain(snapshot: Snapshot, name: NodeName, *, has_deadline: bool = False) -> Outlook:
     """What a drain of this node would do with each instance on it, if all goes well.
 
     In rounds, as the drain itself goes on: a few of every job at a time, and who may only be beside
-    one that leaves as well finds its place in a later round.
+    one that leaves as well finds its place in a later round. ``has_deadline``: one that is about
+    to begin will have one, as one under way may.
     """
     rooms = {n: room for n, room in rooms_of(snapshot).items() if n != name}
     here = [a for a in snapshot.instances_on(name) if a.state is not SlotState.STOPPING]
@@ -79,6 +80,8 @@ def foresee_drain(snapshot: Snapshot, name: NodeName) -> Outlook:
                 blockers.append(found)
             else:
                 leaving.append(found)
+    drain = snapshot.nodes[name].ledger.drain
+    is_timed = has_deadline or (drain is not None and bool(drain.deadline))
     decided: list[Edit] = []
     while sum(one.go_on(snapshot, rooms, decided, movers) for one in leaving):
         pass  # every one of them has its turn in every round
@@ -87,7 +90,7 @@ def foresee_drain(snapshot: Snapshot, name: NodeName) -> Outlook:
         rules = rules_of(snapshot, one.job, decided)
         for a in one.left:
             reason = one.why_left or _no_room(snapshot, one.job, a, rooms, rules, one.there)
-            reason = f"{one.missing_words}{reason}"
+            reason = f"{one.missing_words}{reason}{one.needed_words(a) if is_timed else ''}"
             blockers.append(Blocker(instance=str(a.instance), job=a.job, reason=reason))
     return Outlook(movers=tuple(movers), blockers=tuple(blockers))
 
@@ -103,6 +106,8 @@ class _Leaving:
     lasting: Counter[NodeName]  # of those the ones that no drain takes away
     surplus: int  # live ones above those wanted; below 0: missing ones
     begun: int  # have a replacement, and are still there
+    budget: Budget
+    needed: Set[Assigned]  # healthy, and stopped by no deadline
     came_first: int = 0  # of the missing ones
     why_left: str = ""
 
@@ -111,6 +116,11 @@ class _Leaving:
         came, verb = self.came_first, "is" if self.came_first == 1 else "are"
         first = "comes first" if came == 1 else "come first"
         return f"{came} of {self.job.key} {verb} missing and {first}; " if came else ""
+
+    def needed_words(self, assigned: Assigned) -> str:
+        if assigned not in self.needed:
+            return ""
+        return f"; past the deadline it stays as well: {_needs(self.job, self.budget)}"
 
     def go_on(
         self, snapshot: Snapshot, rooms: Rooms, decided: list[Edit], movers: list[Mover]
@@ -214,6 +224,8 @@ def _outlook(
         lasting=per_node(a for a in buckets.live if a.node not in drained),
         surplus=surplus,
         begun=len(here) - len(left),
+        budget=budget,
+        needed=frozenset(_healthy(left, buckets)[max(0, budget.spare) :]),
     )
 
 
@@ -225,9 +237,9 @@ def _last_to_leave(
     budget = budget_of(job, wanted, buckets)
     spare = budget.spare
     for a in here:
-        if a in buckets.ready or a in buckets.serving:
+        if _healthy((a,), buckets):
             if spare <= 0:
-                why = f"{job.key} needs {budget.floor} healthy, of which it has {budget.healthy}"
+                why = _needs(job, budget)
                 yield Blocker(instance=str(a.instance), job=job.key, reason=why)
                 continue
             spare -= 1
@@ -240,11 +252,16 @@ def _bound(job: Job, assigned: Assigned, buckets: Buckets, budget: Budget) -> st
         return f"its kept volumes are on {assigned.node}, and are not moved"
     is_exclusive = job.on_partition is OnPartition.STOP
     if is_exclusive and assigned in buckets.ready and budget.spare < 1:
-        return (
-            f"it has to stop first, and {job.key} needs {budget.floor} healthy,"
-            f" of which it has {budget.healthy}"
-        )
+        return f"it has to stop first, and {_needs(job, budget)}"
     return ""
+
+
+def _healthy(some: Sequence[Assigned], buckets: Buckets) -> list[Assigned]:
+    return [a for a in some if a in buckets.ready or a in buckets.serving]
+
+
+def _needs(job: Job, budget: Budget) -> str:
+    return f"{job.key} needs {budget.floor} healthy, of which it has {budget.healthy}"
 
 
 def _no_room(

@@ -15,7 +15,7 @@ from ozymandias.core.foresee import Foreseen
 from ozymandias.core.placement import most_that_fit
 from ozymandias.core.rollout import next_step, rolling_of, tied
 from ozymandias.core.rooms import NOW, Room, rooms_of
-from ozymandias.core.rules import rules_of, unknown_burst_nodes
+from ozymandias.core.rules import rules_of, unknown_burst_nodes, unknown_neighbour
 from ozymandias.core.system import (
     held_up,
     needed_where_not_meant,
@@ -216,6 +216,8 @@ def _pending_lines(
     who = "it" if missing == 1 else "each"
     short = list(shortfalls(snapshot, job, rooms_of(snapshot), rules, there))
     yield f"{count} pending: {who} needs {needs(demand)}{tally(short)}."
+    if (neighbour := unknown_neighbour(snapshot, job)) is not None:
+        yield f"There is no job {neighbour}, which it is to be near to."
     for name in unknown_burst_nodes(snapshot, job):
         yield f"There is no node {name}, which its burst is to go to."
     yield from _displaced_lines(snapshot, record, buckets)
@@ -262,7 +264,10 @@ def _unready_line(snapshot: Snapshot, assigned: Assigned) -> str:
     node, status = snapshot.nodes[assigned.node], snapshot.status(assigned)
     start = f"{_name(assigned)} on {assigned.node}"
     if not node.is_alive:
-        return f"{start} is not reachable: the node's lease is gone, and its work is moved soon."
+        return (
+            f"{start} is not reachable: the node's lease is gone. It moves to where there is room,"
+            " after up to a minute if most nodes are missing."
+        )
     if status is None:
         return f"{start} has not been started yet."
     words = f"{start} is {status.state}"

@@ -34,12 +34,14 @@ class Frozen:
     until: float | None
     timezone: str = "UTC"
     reason: str = ""
+    goes_on: bool = False  # when that window ends another one holds, and so on until then
 
     @property
     def words(self) -> str:
         """ "frozen by nights until Tue 2026-11-17 06:00 Europe/Berlin (no changes at night)"."""
         end = "further notice" if self.until is None else format_moment(self.until, self.timezone)
-        return f"frozen by {self.by} until {end}" + (f" ({self.reason})" if self.reason else "")
+        by = f"{self.by}, and by others after it," if self.goes_on else self.by
+        return f"frozen by {by} until {end}" + (f" ({self.reason})" if self.reason else "")
 
 
 def cluster_frozen(settings: Settings, now: float) -> Frozen | None:
@@ -60,12 +62,15 @@ def frozen_by(windows: Iterable[FreezeWindow], now: float) -> Frozen | None:
     holding = [window for window in listed if holds(window, now)]
     if not holding:
         return None
-    named = max(holding, key=lambda window: _end(window, now) or float("inf"))
+    ends = [_end(window, now) or float("inf") for window in holding]
+    named = holding[ends.index(max(ends))]
+    until = _free_from(listed, now, SIGHT_SECONDS)
     return Frozen(
         by=named.name,
-        until=_free_from(listed, now, SIGHT_SECONDS),
+        until=until,
         timezone=named.timezone,
         reason=named.reason,
+        goes_on=(until or float("inf")) > max(ends),
     )
 
 

@@ -107,25 +107,25 @@ def judge_loss(
         fenced=frozenset(node for node, time in fences.items() if time <= now),
         held=frozenset(held),
         look_again=min(waits, default=None),
-        reason=_reason(dead, held, expected, is_mass, now),
+        reason=_reason(dead, held, f"{away} of {expected}" if is_mass else "", now),
     )
 
 
 def _reason(
     dead: frozenset[NodeName],
     held: Mapping[NodeName, float],
-    expected: int,
-    is_mass: bool,
+    mass: str,
     now: float,
 ) -> str:
+    """``mass`` says how many are missing, also those whose work has been moved already."""
     parts = []
     if dead:
         parts.append(f"lost: {', '.join(sorted(dead))}")
     if held:
         names, seconds = ", ".join(sorted(held)), max(held.values()) - now
         why = (
-            f"{len(held) + len(dead)} of {expected} nodes are missing at once"
-            if is_mass
+            f"{mass} nodes are missing at once"
+            if mass
             else "not seen alive since this daemon started"
         )
         parts.append(f"{names} held back for up to {seconds:.0f} s more: {why}")

@@ -299,8 +299,11 @@ class _Fit:
         if value := self._groups.get(room.node):
             label, alike = ask.rules.asked.spread, self._alike[value]
             words += f", and {label} {value} has {alike} of {ask.job}"
-        liked = [w.words for w in ask.rules.wishes if room.node in w.nodes]
-        return f"{words}, and {' and '.join(liked)} as preferred" if liked else words
+        liked = [w for w in ask.rules.wishes if room.node in w.nodes]
+        own = " and ".join(w.words for w in liked if not w.is_theirs)
+        theirs = " and ".join(w.words for w in liked if w.is_theirs)
+        words += f", and {own} as preferred" if own else ""
+        return f"{words}, and {theirs}" if theirs else words
 
 
 def _tie(ask: Ask, node: NodeName) -> int:

@@ -26,7 +26,7 @@ from ozymandias.core.layout import HEALING, LEAST, Cost, Layout, is_clear, is_he
 from ozymandias.core.moves import is_at_peace, is_moving, leaving, moving_jobs
 from ozymandias.core.placement import Ask, Placement, place
 from ozymandias.core.rooms import NOW, RUNNING, Rooms, rooms_of
-from ozymandias.core.rules import Rules
+from ozymandias.core.rules import Rules, had_words
 from ozymandias.core.shed import jobs_leaving
 from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.system import keep_places
@@ -430,8 +430,8 @@ class Search:
         if gain.away and rules.asked.burst:
             return f"there is room at home for {rules.asked.burst.after} of {key}"
         if gain.unmet:
-            had = [w.words for w in rules.wishes if to in w.nodes and node not in w.nodes]
-            return f"{to} has {' and '.join(had)}, as preferred" if had else "others prefer it"
+            had = [w for w in rules.wishes if to in w.nodes and node not in w.nodes]
+            return f"{to} {had_words(had)}" if had else "others prefer it"
         if gain.alike:
             return f"fewer of {key} share {rules.asked.spread} {rules.groups.get(to) or 'none'}"
         if gain.crowd:

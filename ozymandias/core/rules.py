@@ -51,6 +51,18 @@ class Wish:
     words: str
     weight: int
     nodes: frozenset[NodeName]  # those that have it
+    is_theirs: bool = False  # another job would like it of this one, and the words say which
+
+
+def had_words(wishes: list[Wish]) -> str:
+    """``has role == infra, as preferred, and is apart from db, as db prefers``."""
+    labels, others, theirs = (
+        " and ".join(w.words for w in wishes if part == (w.is_theirs, w.kind == "prefer"))
+        for part in ((False, True), (False, False), (True, False))
+    )
+    own = " and ".join([f"has {labels}"] * bool(labels) + [f"is {others}"] * bool(others))
+    said = [f"{own}, as preferred"] * bool(own) + [f"is {theirs}"] * bool(theirs)
+    return ", and ".join(said)
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -394,7 +406,7 @@ def _wishes(snapshot: Snapshot, job: Job, around: _Around) -> Iterator[Wish]:
         if other.weight:
             words = f"apart from {other.job}, as {other.job} prefers"
             nodes = frozenset(snapshot.nodes).difference(there)
-            yield Wish(kind="apart", words=words, weight=other.weight, nodes=nodes)
+            yield Wish(kind="apart", words=words, weight=other.weight, nodes=nodes, is_theirs=True)
 
 
 def _groups(snapshot: Snapshot, label: str) -> dict[NodeName, str]:

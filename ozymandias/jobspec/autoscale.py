@@ -216,7 +216,8 @@ PENDING = Record(
 def _build_autoscale(given: Given) -> Any:
     least, most = given.values["min"], given.values["max"]
     if most < max(1, least):
-        given.wrong("max", f"{most} is less than {max(1, least)}")
+        lower = f"min, which is {least}" if least else "one instance"
+        given.wrong("max", f"{most} is less than {lower}")
         return WRONG
     windows: tuple[Marked[Freeze], ...] = given.get("freeze", ())
     freezes = tuple(marked.value for marked in windows)

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,28 @@ def test_the_judge_sees_what_is_wrong() -> None:
         "few is on n2 without port",
         "4 of big",
     ]
+
+
+# What deciding imports from outside of the standard library, by the names of their packages.
+IMPORTED = """
+import sys
+from importlib.metadata import packages_distributions
+before = set(sys.modules)
+import bench.packing.ours
+of = packages_distributions()
+fresh = {name.partition(".")[0] for name in sys.modules.keys() - before}
+packages = {found.lower().replace("_", "-") for name in fresh & of.keys() for found in of[name]}
+print(*packages - {"ozymandias"})
+"""
+
+
+def test_the_benchs_own_environment_has_what_deciding_imports() -> None:
+    """Nobody has the solver but who asks for the bench: there it would be noticed last."""
+    command = [sys.executable, "-c", IMPORTED]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    lock = (ROOT / "bench" / "packing" / "requirements.lock").read_text()
+    locked = {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
+    assert set(found.stdout.split()) <= locked
 
 
 @pytest.mark.parametrize("limit_seconds", ["10", "0.0001"])

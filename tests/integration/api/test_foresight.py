@@ -50,7 +50,8 @@ def test_what_if_tells_people(running: Cluster) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert "lose n2:" in ran.out and "n2 was lost" in ran.out
     assert "! refused: Job requires 9G of memory but only 8G can be allocated." in ran.out
-    assert "No job would be worse off." in ran.out
+    assert "No job would be worse off; what was refused is left out." in ran.out
+    assert "No job would be worse off." in running.ozy("what-if", "lose n2").out
     ran = running.ozy("what-if", "lose", "n2", "n3")  # as it is typed without quotes
     assert "web  degrades  6 -> 4" in ran.out
     assert "2 instances of web would wait: needs 1G of memory" in ran.out
@@ -123,10 +124,25 @@ def test_the_line_follows_the_cluster(running: Cluster) -> None:
         assert found["survives"] is False
         assert found["text"].startswith("survives the loss of any one node: no: web-")
         assert sum(row["wanted"] - row["after"] for row in found["worst"]["hurt"]) > 0
+        text = running.request("GET", "/metrics", token="").body.decode()
+        assert "ozymandias_survives_node_loss 0.0" in text
     finally:
         for name in ("n2", "n3"):
             assert running.ozy("node", "uncordon", name).code == 0
     assert running.ozy("status", "-o", "json").document["survival"]["survives"] is True
+
+
+def test_a_large_cluster_is_not_worked_out_unasked(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line says so and the metric is no number; whoever asks is answered."""
+    monkeypatch.setattr("ozymandias.api.foresight.WORK_MAX", 0)
+    assert running.ozy("status", "-o", "json").document["survival"]["survives"] is None
+    words = "survives the loss of any one node: not worked out: the cluster is large"
+    assert words in running.ozy("status").out
+    text = running.request("GET", "/metrics", token="").body.decode()
+    assert "ozymandias_survives_node_loss NaN" in text
+    assert running.ozy("what-if", "lose n2", "-o", "json").document["survives"] is True
 
 
 def test_the_state_is_exported_and_replayed(running: Cluster) -> None:

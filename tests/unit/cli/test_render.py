@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ozymandias.cli.complain import problem_text
-from ozymandias.cli.foresee import draw_followed
+from ozymandias.cli.foresee import NAMES_SHOWN_MAX, draw_fates, draw_followed
 from ozymandias.cli.job import urls
 from ozymandias.cli.render import clean, paint, sentence, table
 from ozymandias.jobspec.parse import parse
@@ -32,6 +32,22 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     """What a container says can't move the cursor or set the title."""
     assert "\x1b" not in clean("\x1b]0;title\x07\x1b[2J")
     assert table(("A",), [("a\x1b[2Jb\n",)], stream=io.StringIO())[1] == "a [2Jb"
+
+
+def test_who_is_without_a_place_is_named_or_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who loses its place by its name, as long as they are few; who had none before as a number."""
+    many = [f"web-{slot}" for slot in range(NAMES_SHOWN_MAX + 3)]
+
+    def shown(waiting: list[str], after: int) -> str:
+        row = {"job": "web", "namespace": "default", "outcome": "degrades", "wanted": 20}
+        draw_fates([{**row, "waiting": waiting, "before": 20, "after": after, "priority": 0}])
+        return capsys.readouterr().out.splitlines()[1].partition("   0  ")[2].strip()
+
+    assert shown([], 20).endswith("-")
+    assert shown([], 17).endswith("3 instances")
+    assert shown(["web-1", "web-2"], 18).endswith("web-1, web-2")
+    assert shown(["web-1", "web-2"], 14).endswith("web-1, web-2 and 4 more")
+    assert shown(many, 20 - len(many)).endswith("web-7 and 3 more")
 
 
 def test_no_colours_without_a_terminal() -> None:

@@ -1,5 +1,6 @@
 """The programs of a local cluster: what they are told and how often they are tried."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -69,6 +70,23 @@ def test_programs_are_spared_for_memory_as_their_units_are(tmp_path: Path) -> No
         unit = "ozymandias" if name == "ozymandias" else f"ozymandias-{name}"
         file = Path(__file__).parents[3] / "deploy" / "systemd" / f"{unit}.service"
         assert f"\nOOMScoreAdjust={score}\n" in file.read_text()
+
+
+def test_etcd_forgets_its_history(tmp_path: Path) -> None:
+    """Else every change would be kept for ever; a host's own etcd is told what ours is."""
+    command = " ".join(programs.etcd_command(a_cluster(tmp_path)))
+    assert "--auto-compaction-mode periodic --auto-compaction-retention 5m" in command
+    file = Path(__file__).parents[3] / "deploy" / "systemd" / "etcd-ozymandias.conf"
+    told = dict(re.findall(r"^Environment=ETCD_(\w+)=(\S+)$", file.read_text(), re.M))
+    assert told == {
+        "MAX_TXN_OPS": str(programs.ETCD_OPERATIONS_MAX),
+        "AUTO_COMPACTION_MODE": "periodic",
+        "AUTO_COMPACTION_RETENTION": programs.ETCD_COMPACTION,
+        "QUOTA_BACKEND_BYTES": str(programs.ETCD_QUOTA_BYTES),
+        "HEARTBEAT_INTERVAL": str(programs.ETCD_HEARTBEAT_MILLISECONDS),
+        "ELECTION_TIMEOUT": str(programs.ETCD_ELECTION_MILLISECONDS),
+        "PRE_VOTE": "true",
+    }
 
 
 def test_back_off_doubles_up_to_its_limit() -> None:

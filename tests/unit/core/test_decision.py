@@ -26,6 +26,7 @@ from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.problems import Problem
+from ozymandias.store import keys
 from ozymandias.store.decisions import BYTES_MAX, decode, encode
 from tests.unit.core.builders import WEB, after, cluster, job, lost, node, planned, settled, submit
 
@@ -173,6 +174,14 @@ def test_reasons_are_bounded() -> None:
     (seen,) = found.jobs
     assert len(seen.rejected) <= REASONS_MAX and sum(seen.rejected.values()) == 99
     assert seen.rejected[OTHER_REASONS] == 99 - (REASONS_MAX - 1)
+
+
+def test_a_node_keeps_a_hundred_records_and_each_is_small() -> None:
+    """The next one takes the place of the oldest; of a usual decision it is about a kilobyte."""
+    assert keys.decision(N1, 100) == keys.decision(N1, 0) != keys.decision(N1, 99)
+    snapshot = cluster(*(node(f"n{i:02}", "8G") for i in range(50)))
+    found = recorded(snapshot, planned(submit(snapshot, job("web", 20))))
+    assert len(encode(found)) < 2048
 
 
 def test_a_pool_is_explained_by_what_it_wants_and_not_by_its_file() -> None:

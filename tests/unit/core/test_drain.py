@@ -258,6 +258,21 @@ def test_the_deadline_does_not_go_below_min_available(least: int, left: int) -> 
     assert on(snapshot, "n1") == left
 
 
+def test_who_stays_beyond_the_deadline_is_told_so() -> None:
+    """One of two may be missed: the other stays whenever it is, and nothing else would say why."""
+    full = only_on_n1(job(instances=2, memory="2G", min_available=1), n2="1G")
+    for deadline, told in ((0.0, 0), (NOW, 1)):
+        reasons = [b.reason for b in foresee_drain(drained(full, deadline=deadline), N1).blockers]
+        words = "; past the deadline it stays as well: web needs 1 healthy, of which it has 2"
+        assert [reason.endswith(words) for reason in reasons].count(True) == told
+        assert len(reasons) == 2
+    (_, beforehand) = foresee_drain(full, N1, has_deadline=True).blockers
+    assert beforehand.reason.endswith(words)
+    left = moved_out(drained(full, deadline=NOW), now=NOW + 1)
+    (blocker,) = foresee_drain(left, N1).blockers
+    assert blocker.reason.endswith("it stays as well: web needs 1 healthy, of which it has 1")
+
+
 def test_kept_volumes_hold_an_instance_until_the_deadline() -> None:
     """Its data is not moved behind anybody's back."""
     made = kept(job(disk="1G"))

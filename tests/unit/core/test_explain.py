@@ -140,7 +140,10 @@ def test_why_unhealthy_and_unstarted() -> None:
     snapshot = submitted(cluster(n1="4G"), job())
     assert "web-0 on n1 has not been started yet." in why(snapshot, WEB)
     assert "web-0 on n1 is unhealthy: connection refused" in why(report(snapshot, web_0=False), WEB)
-    assert "not reachable" in why(lost(snapshot, "n1"), WEB)[-1]
+    assert why(lost(snapshot, "n1"), WEB)[-1] == (
+        "web-0 on n1 is not reachable: the node's lease is gone. It moves to where there is room,"
+        " after up to a minute if most nodes are missing."
+    )
 
 
 def test_why_waiting() -> None:

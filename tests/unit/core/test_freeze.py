@@ -158,8 +158,12 @@ def test_windows_that_take_turns_are_one_freeze() -> None:
     """It ends when the last of them does, and is named after the one that lasts longest."""
     night, morning = window("22:00", "06:00"), window("05:00", "09:00", name="morning")
     frozen = frozen_by((night, morning), at("2026-11-17T23:00"))
-    assert frozen == Frozen(by="w", until=at("2026-11-18T09:00"), timezone=BERLIN)
-    assert frozen.words == "frozen by w until Wed 2026-11-18 09:00 Europe/Berlin"
+    assert frozen == Frozen(by="w", until=at("2026-11-18T09:00"), timezone=BERLIN, goes_on=True)
+    assert frozen.words == (
+        "frozen by w, and by others after it, until Wed 2026-11-18 09:00 Europe/Berlin"
+    )
+    last = frozen_by((night, morning), at("2026-11-18T05:30"))
+    assert last and last.words == "frozen by morning until Wed 2026-11-18 09:00 Europe/Berlin"
 
 
 def test_a_freeze_from_now_on_is_over_for_good() -> None:

@@ -52,6 +52,23 @@ def test_judge_loss(
     assert bool(loss.reason) == bool(missing)
 
 
+def test_the_reason_counts_whoever_is_missing() -> None:
+    """Also the one that went before, whose work has been moved: only the other is held back."""
+    names = {name: NodeName(name) for name in ("n1", "n2", "n3")}
+    snapshot = lost(submitted(cluster(n1="4G", n3="4G"), job(instances=2)), "n3")
+    gone = node("n2", alive=False)
+    loss = judge_loss(
+        replace(snapshot, nodes={**snapshot.nodes, gone.name: gone}),
+        missing_since={names["n2"]: 10.0, names["n3"]: 30.0},
+        seen_alive=frozenset(names.values()),
+        started=0.0,
+        now=31.0,
+        breaker_seconds=MINUTE,
+    )
+    words = "n3 held back for up to 59 s more: 2 of 3 nodes are missing at once"
+    assert (loss.held, loss.reason) == ({"n3"}, words)
+
+
 def test_nodes_without_work_are_not_expected() -> None:
     """Machines switched off for good hold nothing and do not count as missing."""
     snapshot = submitted(cluster(n1="4G"), job())

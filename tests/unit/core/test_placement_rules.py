@@ -7,7 +7,14 @@ import pytest
 from ozymandias.core.explain import why
 from ozymandias.core.rollout import plan_rollout
 from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale
-from ozymandias.model.job import JobKey, LabelRule, OnPartition, PlacementRules
+from ozymandias.model.job import (
+    JobKey,
+    LabelRule,
+    LabelTest,
+    Neighbour,
+    OnPartition,
+    PlacementRules,
+)
 from ozymandias.model.node import NodeName
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -87,6 +94,22 @@ def test_preferred_nodes_are_filled_first_and_never_block() -> None:
     assert plan.edits[0].reason.endswith(", and role == infra as preferred")
     assert ("role == infra", 5.0) in plan.edits[0].score
     assert "preferred" not in plan.edits[2].reason
+
+
+def test_whose_wish_a_node_fulfils_is_said_once() -> None:
+    """The job's own as preferred; another job's in the words that name it."""
+    db = job("db", placement=PlacementRules(apart=(Neighbour(job=WEB, weight=5),)))
+    snapshot = submitted(cluster(node("n1", labels={"role": "infra"}), node("n2")), db)
+    (home,) = nodes_of(snapshot, key("db"))
+    other = "n2" if home == "n1" else "n1"
+    rule = LabelRule(label="role", test=LabelTest.UNEQUAL, values=("none",), weight=1)
+    for prefer, words in (
+        ((), "and apart from db, as db prefers"),
+        ((rule,), "and role != none as preferred, and apart from db, as db prefers"),
+    ):
+        plan = planned(submit(snapshot, job(placement=PlacementRules(prefer=prefer))))
+        assert plan.edits[0].node == other
+        assert plan.edits[0].reason.endswith(f" memory free, {words}")
 
 
 def test_a_limit_per_node_holds_for_submit_scale_and_repair() -> None:

@@ -75,6 +75,7 @@ def test_lower_priority_makes_room_for_what_fits_nowhere_else() -> None:
         "low-1": "displaced by shop (priority 9000 > 100), which fits nowhere else"
     }
     assert coming(plan) == {"shop-0": "n1 waiting"}
+    assert not plan.is_divisible  # one transaction: nobody leaves for who does not come
     then = after(full, plan)
     assert where(then, key("low")) == {"0": "n1 v1 running", "1*": "n1 v1 stopping"}
     assert where(settled(then), key("shop")) == {"0": "n1 v1 running"}

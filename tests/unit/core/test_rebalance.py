@@ -14,6 +14,7 @@ from ozymandias.model.job import (
     Burst,
     Job,
     LabelRule,
+    LabelTest,
     Neighbour,
     OnPartition,
     PlacementRules,
@@ -289,6 +290,40 @@ def test_an_unmet_wish_is_healed_when_it_becomes_possible() -> None:
     plan = planned(plan_rebalance(snapshot, NOW))
     assert plan.reason == "web-0 moves from n2 to n1: n1 has role == infra, as preferred"
     assert where(rested(snapshot)) == {"1": "n1 v1 running"}
+
+
+SHY_OF_DB = PlacementRules(apart=(Neighbour(job=key("db"), weight=9),))
+ANYWHERE = PlacementRules(
+    prefer=(LabelRule(label="role", test=LabelTest.UNEQUAL, values=("none",), weight=1),)
+)
+SHY_OF_WEB = PlacementRules(apart=(Neighbour(job=WEB, weight=9),))
+
+
+@pytest.mark.parametrize(
+    ("web", "db", "words"),
+    [
+        (SHY_OF_DB, PlacementRules(), "n2 is apart from db, as preferred"),
+        (
+            replace(SHY_OF_DB, prefer=LIKES_INFRA.prefer),
+            PlacementRules(),
+            "n2 has role == infra and is apart from db, as preferred",
+        ),
+        (ANYWHERE, SHY_OF_WEB, "n2 is apart from db, as db prefers"),
+        (
+            LIKES_INFRA,
+            SHY_OF_WEB,
+            "n2 has role == infra, as preferred, and is apart from db, as db prefers",
+        ),
+    ],
+)
+def test_the_reason_of_a_move_says_what_a_node_has_and_whom_it_has_not(
+    web: PlacementRules, db: PlacementRules, words: str
+) -> None:
+    """A label is had, a neighbour is near or not, and whose wish that is is said once."""
+    bound = job("db", on_partition=OnPartition.STOP, placement=db)
+    snapshot = settled(submitted(cluster(n1="4G"), bound, job(placement=web)))
+    there = labelled(joined(snapshot, n2="4G"), "n2", role="infra")
+    assert planned(plan_rebalance(there, NOW)).reason == f"web-0 moves from n1 to n2: {words}"
 
 
 @pytest.mark.parametrize(("each", "moves"), [(4, True), (6, False)])

@@ -5,7 +5,13 @@ from collections import Counter
 from ozymandias.core.buckets import per_node, sort_job
 from ozymandias.core.explain import why
 from ozymandias.core.rules import rules_of
-from ozymandias.core.schedule import plan_pending, plan_repair, plan_scale
+from ozymandias.core.schedule import (
+    plan_pending,
+    plan_repair,
+    plan_scale,
+    plan_stop,
+    plan_tidy,
+)
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import (
     Burst,
@@ -171,6 +177,18 @@ def test_home_comes_first_and_the_burst_helps_out() -> None:
     assert sum(where(fixed, "web").values()) == 5
 
 
+def test_what_stops_does_not_count_for_a_burst() -> None:
+    """Two are at home, and one of them stops: the next one goes home, not to the burst node."""
+    burst = PlacementRules(burst=replace(BURST, after=2))
+    full = settled(submitted(cluster(n1="4G", n9="4G"), job("web", 2, placement=burst)))
+    away = after(full, plan_scale(full, key("web"), 3))
+    assert where(away, "web") == {"n1": 2, "n9": 1}
+    fewer = after(full, plan_scale(full, key("web"), 1))
+    assert len([a for a in fewer.instances(key("web")) if a.state is SlotState.STOPPING]) == 1
+    again = after(fewer, plan_scale(fewer, key("web"), 2))
+    assert where(again, "web") == {"n1": 2}
+
+
 # Weights ------------------------------------------------------------------------------------------
 
 
@@ -290,6 +308,17 @@ def test_an_unknown_neighbour_is_a_problem() -> None:
     assert problem.detail == "web is to be near db, and there is no such job."
     planned(submit(cluster(n1="4G"), with_rules("web", apart=(DB,))))
     planned(submit(cluster(n1="4G"), with_rules("web", near=(replace(DB, weight=3),))))
+
+
+def test_a_job_whose_neighbour_is_gone_for_good_says_so() -> None:
+    """It was there when the job was taken; lost with its node, nothing can be placed near it."""
+    snapshot = submitted(cluster(n1="4G", n2="4G"), job("db"), with_rules("web", near=(DB,)))
+    snapshot = settled(snapshot)
+    (home,) = nodes_of(snapshot, "db")
+    snapshot = settled(after(snapshot, plan_stop(snapshot, key("db"))))
+    snapshot = lost(after(snapshot, plan_tidy(snapshot)), home)
+    snapshot = after(snapshot, plan_repair(snapshot, frozenset({NodeName(home)})))
+    assert "There is no job db, which it is to be near to." in why(snapshot, key("web"))
 
 
 def test_an_unknown_node_for_a_burst_is_a_problem() -> None:

@@ -346,10 +346,7 @@ def check_rules(before: Snapshot, after: Snapshot, event: Happening) -> None:
         for a in fresh:
             if a.version == record.head.version and job.placement.require:
                 assert before.nodes[a.node].ledger.all_labels.get("role") == "infra"
-        if (
-            event.what in ("move", "move late", "rollout", "preempt", "shed")
-            and name in before.jobs
-        ):
+        if event.what in BUDGETED and name in before.jobs:
             wanted = record.head.wanted
             floor = max(
                 min(job.min_available, wanted), ceil(wanted * job.min_available_percent / 100)

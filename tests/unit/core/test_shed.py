@@ -7,7 +7,15 @@ from ozymandias.core.arbiter import propose
 from ozymandias.core.buckets import sort_job
 from ozymandias.core.shed import foresee_shed, leavable, plan_shed
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import Job, JobKind, JobName, Neighbour, OnPartition, PlacementRules
+from ozymandias.model.job import (
+    Job,
+    JobKey,
+    JobKind,
+    JobName,
+    Neighbour,
+    OnPartition,
+    PlacementRules,
+)
 from ozymandias.model.node import Load, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
@@ -194,6 +202,21 @@ def test_order_is_told_beforehand() -> None:
     assert not staying
 
 
+def could_go_before(snapshot: Snapshot, priority: int) -> list[JobKey]:
+    """Those on n1 of a lower priority that nothing holds: neither a word nor a budget."""
+    found = []
+    for a in leavable(snapshot, N1):
+        record = snapshot.jobs[a.job]
+        assert record.current is not None
+        job_, buckets = record.current.job, sort_job(snapshot, a.job)
+        serving = (*buckets.ready, *buckets.serving)
+        floor = min(job_.min_available, record.head.wanted)
+        is_needed = a in serving and len(serving) <= floor
+        if job_.priority < priority and not job_.is_protected and not is_needed:
+            found.append(a.job)
+    return found
+
+
 services = st.builds(
     job,
     instances=st.integers(1, 4),
@@ -224,6 +247,7 @@ def test_shedding_keeps_floors_and_ends(wanted: list[Job], keep: int, urgent: bo
             assert current is not None
             if proposal.what == "shed" and edit.after is SlotState.STOPPING:
                 assert not current.job.is_protected and edit.node == "n1"
+                assert not could_go_before(snapshot, current.job.priority)
         before = snapshot
         snapshot = report(after(snapshot, proposal.plan))
         for name, record in snapshot.jobs.items():

@@ -405,6 +405,35 @@ def test_min_available_is_a_number_or_a_percentage() -> None:
     assert pool.min_available_percent == 100
 
 
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [
+        ("platform-critical", 10_000),
+        ("platform-infrastructure", 9000),
+        ("platform-observability", 8000),
+        ("platform-security", 7000),
+        ("platform-cicd", 6000),
+        ("platform-low", 5000),
+        ("0", 0),
+        ("10000", 10_000),
+    ],
+)
+def test_priority_is_a_number_or_a_class(word: str, number: int) -> None:
+    """The predefined classes are these, and nobody's job changes its rank by an upgrade."""
+    text = f"name: web\npriority: {word}\ncontainers: {{app: {{image: nginx}}}}\n"
+    assert parse(text.encode()).priority == number
+
+
+def test_a_pool_that_says_little_is_asked_every_30_seconds() -> None:
+    """It grows by one, and has no window of its own."""
+    pool = parse(
+        b"name: web\nautoscale: {min: 0, max: 3, pending: {url: 'http://queue.example/'}}\n"
+        b"containers: {app: {image: nginx}}\n"
+    ).autoscale
+    assert pool
+    assert (pool.min, pool.max, pool.step, pool.every_seconds, pool.freeze) == (0, 3, 1, 30.0, ())
+
+
 def test_a_system_job_has_no_number_of_instances_and_may_have_the_host_network() -> None:
     """Its ports are then the host's, and it is placed by rules alone."""
     text = (
