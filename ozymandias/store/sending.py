@@ -17,6 +17,7 @@ from ozymandias.ports import (
     Get,
     LeaseLost,
     Store,
+    StoreError,
     TooLarge,
     TxnResult,
     Unavailable,
@@ -87,9 +88,9 @@ async def send(
             if repeat == REPEATS_MAX - 1:
                 raise
             continue
-        except Unavailable as error:
-            if repeat:  # the copy before this one is still in doubt
-                raise Ambiguous(str(error)) from error
+        except StoreError as error:
+            if repeat and not isinstance(error, LeaseLost):
+                raise Ambiguous(str(error)) from error  # the copy before this one is still in doubt
             raise
         if result.succeeded:
             return result.revision
