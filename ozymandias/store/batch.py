@@ -30,6 +30,7 @@ from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Pair, Table
 from ozymandias.ports import Compare, Op, Put
 from ozymandias.store import codec, keys
+from ozymandias.store.changes import Written
 
 PLANS_MAX = 1024
 COMPARES_MAX = 7000  # of the 8192 that our own etcds take
@@ -165,11 +166,14 @@ class Batch:
         self.seen = snapshot.revision  # what the mirror had when this was begun
         self.others = -1  # the last revision of others that is beneath; -1: not known
         self.links: Sequence[Batch] = ()  # those beneath that the mirror does not show
-        self.then: Sequence[Op] = ()  # what it writes, while it is on its way
+        self.then: Sequence[Op] = ()  # what it writes, until its own revision is known
+        self.written: Written | None = None  # and what that means, once it was sent
         # The commits that were sent before this had its answer; their revisions, if it told them.
         self.on_top: dict[str, int] = {}
+        self.until = 0.0  # when it is too late to begin to send it, and who was there by then
+        self.members = 0
         self.revision = 0  # at which it was committed; 0: it was not, or nobody knows yet
-        self.is_unknown = False  # and nobody will
+        self.is_unknown = False  # and nobody may ever
         self.plans: list[Plan] = []
         self.reach = Reach()
         self._asked: tuple[Plan, Reach] | None = None  # the last one that was to be taken
@@ -214,7 +218,7 @@ class Batch:
     def as_known(self, what: Rewritten, known: int) -> Compare:
         """That nobody has written it since a batch of ours beneath, or since it was known."""
         key, below = _key(what), self.beneath.get(what)
-        if below is None or below.revision:
+        if below is None or not below.then:
             return Compare(key, "mod", "=", below.revision if below else known)
         return Compare(key, "value", "=", below.value_of(key))
 
@@ -223,13 +227,15 @@ class Batch:
         return [link for link in self.links if not link.revision]
 
     def falls_with(self) -> Iterator[Compare]:
-        """That all of them are committed: it may touch nothing that they did."""
+        """That they are committed, one compare each: it may touch nothing that they did.
+
+        There is none for one that did no more than delete, or that all is written over of.
+        """
         for link in self.unanswered():
             for what in link.wrote():
                 if self.beneath.get(what) is link and (value := link.value_of(_key(what))):
                     yield Compare(_key(what), "value", "=", value)
                     break
-            # Else all that it wrote was written again on top of it, and that is committed after it.
 
     def value_of(self, key: bytes) -> bytes:
         """What is written there; nothing if it is deleted."""
@@ -240,7 +246,8 @@ class Batch:
     def committed(self, revision: int) -> None:
         """What lay beneath is not asked for again, and would keep all before it in memory."""
         self.revision, self.beneath, self.links = revision, {}, ()
-        self.then, self._values = (), None
+        if revision not in self.on_top.values():  # else it was there by then: since when is unknown
+            self.then, self._values = (), None
 
     def wrote(self) -> dict[Rewritten, "Batch"]:
         """Everything that is of this batch's revision once it is committed."""

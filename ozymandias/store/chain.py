@@ -127,8 +127,17 @@ class Chain:
     def won(self) -> None:
         self._won += 1
 
-    def broken(self) -> None:
-        """The last one was not committed, or nobody knows: what is on top of it is void as well."""
-        self.links = [link for link in self.links if link.revision]
+    def broken(self, batch: Batch) -> None:
+        """It was not committed, or nobody knows: what is on top of it is void as well.
+
+        That may be there all the same, or will be, where nobody knows. What comes next is decided
+        without it, so the mirror is to take it for somebody else's.
+        """
+        if batch in self.links:
+            first = self.links.index(batch)
+            self.links, void = self.links[:first], self.links[first:]
+            for link in void:
+                if link.written is not None:
+                    self._mirror.expect_not(link.written)
         self.lay_anew()
         self._won = 0

@@ -50,7 +50,7 @@ from ozymandias.store.batch import COMPARES_ANYWHERE, COMPARES_MAX, PLACES_MAX, 
 from ozymandias.store.chain import Chain
 from ozymandias.store.mirror import Mirror
 from ozymandias.store.sending import Lost, send, send_ahead
-from ozymandias.store.transaction import Draft, Transaction, completed, drafted
+from ozymandias.store.transaction import Draft, completed, drafted
 from ozymandias.store.under_way import UnderWay
 from ozymandias.telemetry import COMMITS
 
@@ -234,8 +234,8 @@ class Committer:
         try:
             revision = await self._send(batch, draft, tickets)
         except Exception as error:
-            batch.is_unknown = isinstance(error, Ambiguous)
-            self._chain.broken()
+            batch.is_unknown = not isinstance(error, Unavailable)
+            self._chain.broken(batch)
             for ticket in tickets:
                 ticket.fail(error)
         finally:
@@ -265,18 +265,22 @@ class Committer:
             batch = await self._decide_all(tickets)
             if not tickets:
                 return None
-            until, members = self._clock.boot() + HELD_SECONDS_MAX, self._mirror.members_revision
+            batch.until = self._clock.boot() + HELD_SECONDS_MAX
+            batch.members = self._mirror.members_revision
             draft = self._drafted(batch)
             await self._under_way.at_most(UNDER_WAY_MAX - 1 if self._goes_ahead(batch) else 0)
-            # It relies on more than is compared: who is healthy, and who is missed since when.
-            is_late = self._clock.boot() > until
-            if is_late and all(ticket.is_part for ticket in tickets):
-                is_late = self._mirror.members_revision > members
-            if self._chain.links is links and not is_late:
+            if self._chain.links is links and not self._is_late(batch, tickets):
                 self._chain.add(batch)
                 self._under_way.add(batch)
                 return batch, draft
             self._wait_again(tickets)
+
+    def _is_late(self, batch: Batch, tickets: list[_Ticket]) -> bool:
+        """It relies on more than is compared: who is healthy, and who is missed since when."""
+        is_late = self._clock.boot() > batch.until
+        if is_late and all(ticket.is_part for ticket in tickets):
+            is_late = self._mirror.members_revision > batch.members
+        return is_late
 
     def _goes_ahead(self, batch: Batch) -> bool:
         """Whether it may leave before the answer to the one before it.
@@ -348,26 +352,29 @@ class Committer:
             # They are to see what this was decided on, or would ask the same again at once.
             links = (link.revision for link in self._chain.links)
             return max(batch.before.revision, *links, 0)
-        batch.then = draft.then
-        beneath = batch.unanswered()
-        transaction = completed(draft, batch, self._fence())
-        self._mirror.expect(transaction.written)
+        if batch not in self._chain.links:
+            self._wait_again(tickets)  # void before it left
+            return None
+        batch.then, batch.written = draft.then, draft.written
+        fence = self._fence()
+        self._mirror.expect(draft.written)
         try:
-            if beneath:
-                outcome = await self._send_ahead(batch, draft, transaction, beneath)
+            if batch.unanswered():
+                outcome = await self._send_ahead(batch, draft, fence, tickets)
             else:
-                outcome = await send(self._store, transaction, batch.commit, on_top=batch.on_top)
+                outcome = await self._send_in_turn(batch, draft, fence)
             if isinstance(outcome, int):
                 batch.committed(outcome)
-                self._mirror.committed(transaction.written, outcome)
+                self._mirror.committed(draft.written, outcome)
         except TooLarge as error:
-            self._chain.broken()
+            self._chain.broken(batch)
             self._make_smaller(batch, tickets, str(error))
             return None
         finally:
             if not batch.revision:
-                self._mirror.expect_not(transaction.written)
+                self._mirror.expect_not(draft.written)
         if outcome is None:
+            self._chain.broken(batch)
             self._wait_again(tickets)
             return None
         if isinstance(outcome, Lost):
@@ -379,26 +386,41 @@ class Committer:
         return outcome
 
     async def _send_ahead(
-        self, batch: Batch, draft: Draft, transaction: Transaction, beneath: list[Batch]
+        self, batch: Batch, draft: Draft, fence: tuple[Compare, ...], tickets: list[_Ticket]
     ) -> int | Lost | None:
-        """None: what it was decided on is not there, and so nothing was written."""
+        """None: nothing was written, for what it was decided on is not there, or is old by now."""
+        beneath = batch.unanswered()
 
         async def in_its_turn(is_doubtful: bool) -> int | Lost | None:
             await self._under_way.answered(beneath)
             if revision := max(below.on_top[batch.commit] for below in beneath):
                 return revision  # the answer to one of those has told it
+            if not is_doubtful and self._is_late(batch, tickets):
+                return None
             if all(below.revision for below in beneath):
-                again, mark = completed(draft, batch, self._fence()), batch.commit
-                return await send(
-                    self._store, again, mark, on_top=batch.on_top, is_doubtful=is_doubtful
-                )
+                return await self._send_in_turn(batch, draft, fence, is_doubtful=is_doubtful)
             if is_doubtful and any(below.is_unknown for below in beneath):
                 raise Ambiguous("nor is it known of what it builds on")
             return None
 
         for below in beneath:
             below.on_top[batch.commit] = 0
-        return await send_ahead(self._store, transaction, in_its_turn)
+        if len(list(batch.falls_with())) < len(beneath):
+            return await in_its_turn(False)  # it could be there without one of those
+        return await send_ahead(self._store, completed(draft, batch, fence), in_its_turn)
+
+    async def _send_in_turn(
+        self,
+        batch: Batch,
+        draft: Draft,
+        fence: tuple[Compare, ...],
+        *,
+        is_doubtful: bool = False,
+    ) -> int | Lost:
+        transaction, mark = completed(draft, batch, fence), batch.commit
+        return await send(
+            self._store, transaction, mark, on_top=batch.on_top, is_doubtful=is_doubtful
+        )
 
     def _make_smaller(self, batch: Batch, tickets: list[_Ticket], why: str) -> None:
         """Decide again for less at once; what can't be less is too large."""
@@ -420,7 +442,7 @@ class Committer:
     async def _lost(self, batch: Batch, lost: Lost, tickets: list[_Ticket]) -> None:
         """All of it is decided again, once the mirror shows what is different."""
         COMMITS.labels("conflict").inc()
-        self._chain.broken()
+        self._chain.broken(batch)
         self._fence()  # lost meanwhile? then there is no next try
         self._plans_max = max(1.0, min(self._plans_max, len(batch.plans)) * SHRINK)
         self._seen_first = max(lost.revision, batch.seen + 1)

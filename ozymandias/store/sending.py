@@ -17,6 +17,7 @@ from ozymandias.ports import (
     Get,
     LeaseLost,
     Store,
+    StoreError,
     TooLarge,
     TxnResult,
     Unavailable,
@@ -87,9 +88,9 @@ async def send(
             if repeat == REPEATS_MAX - 1:
                 raise
             continue
-        except Unavailable as error:
-            if repeat:  # the copy before this one is still in doubt
-                raise Ambiguous(str(error)) from error
+        except StoreError as error:
+            if repeat and not isinstance(error, LeaseLost):
+                raise Ambiguous(str(error)) from error  # the copy before this one is still in doubt
             raise
         if result.succeeded:
             return result.revision
@@ -99,7 +100,7 @@ async def send(
             if revision := _found(result, len(look), above):
                 on_top[above] = revision
                 return revision
-        if repeat and not _is_untouched(transaction, result):
+        if repeat and not _is_untouched(transaction, result, len(look)):
             raise Ambiguous("others have changed the same since")
         _check_fence(compare, result, len(look))
         found = [*result.results, *await _others(store, transaction.marked[LOOKED_AT_MAX:])]
@@ -123,13 +124,13 @@ def _found(result: TxnResult, marked: int, commit: str) -> int | None:
     return None
 
 
-def _is_untouched(transaction: Transaction, result: TxnResult) -> bool:
+def _is_untouched(transaction: Transaction, result: TxnResult, marked: int) -> bool:
     """Whether something that the transaction would have rewritten is as it was before.
 
     What is not there now, as it was not before, tells nothing: it may have come and gone since.
     """
     before = {c.key: c.operand for c in transaction.compare if c.target == "mod"}
-    found = zip(transaction.marked, result.results, strict=False)
+    found = zip(transaction.marked[:marked], result.results[:marked], strict=True)
     return any(
         before.get(key) == kvs[0].mod_revision for key, kvs in found if key in before and kvs
     )

@@ -28,7 +28,9 @@ def etcd() -> Iterator[EtcdCluster]:
 
 
 @contextlib.asynccontextmanager
-async def joined(etcd: EtcdCluster) -> AsyncIterator[tuple[EtcdStore, Mirror, Committer, Lease]]:
+async def joined(
+    etcd: EtcdCluster, *, eager: bool = False
+) -> AsyncIterator[tuple[EtcdStore, Mirror, Committer, Lease]]:
     """A node with a lease of an hour, a mirror that follows, a committer that runs."""
     store = EtcdStore.connect(etcd.endpoints)
     mirror = Mirror(store)
@@ -44,7 +46,12 @@ async def joined(etcd: EtcdCluster) -> AsyncIterator[tuple[EtcdStore, Mirror, Co
         key = keys.node(NODE)
         fence = (Compare(key, "create", "=", done.revision), Compare(key, "lease", "=", lease.id))
         committer = Committer(
-            store=store, mirror=mirror, fence=lambda: fence, names=NAMES, clock=SystemClock()
+            store=store,
+            mirror=mirror,
+            fence=lambda: fence,
+            names=NAMES,
+            clock=SystemClock(),
+            eager=eager,
         )
         committing = group.create_task(committer.run())
         yield store, mirror, committer, lease
@@ -70,6 +77,31 @@ async def test_who_goes_away_takes_nobody_along(etcd: EtcdCluster) -> None:
             revisions = {o.revision for o in outcomes if isinstance(o, Committed)}
             assert len(outcomes) == 4 and len(revisions) == 1
         assert set(mirror.snapshot().jobs) >= {job(f"j0-{gone}").key for gone in range(1, 5)}
+
+
+async def test_two_under_way_are_there_once_though_neither_is_answered(etcd: EtcdCluster) -> None:
+    """etcd is away for longer than an answer is waited for, with both of them, or with the next."""
+    async with joined(etcd, eager=True) as (store, mirror, committer, _lease):
+        for wave in range(3):
+            etcd.pause(0)
+            tasks = []
+            for number in range(2):
+                asking = committer.commit(submission(f"j{number}-{wave}"))
+                tasks.append(asyncio.create_task(asking))
+                while len(committer._under_way) <= number:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0.5 + wave)
+            etcd.resume(0)
+            outcomes = await asyncio.gather(*tasks)
+            assert all(isinstance(outcome, Committed) for outcome in outcomes)
+            assert not committer._under_way and not mirror._expected
+        found = (await store.range(keys.LEDGERS)).kvs
+        assert [kv.version for kv in found] == [1 + 6], "one by joining, one of each"
+        again = Mirror(store)
+        following = asyncio.create_task(again.run())
+        await again.reached(mirror.revision)
+        following.cancel()
+        assert mirror.snapshot() == again.snapshot()
 
 
 async def test_who_lost_its_lease_makes_nothing(etcd: EtcdCluster) -> None:

@@ -1,22 +1,38 @@
 """A transaction that leaves before the answer to the one that it builds on."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import pytest
 
 from ozymandias.model.instance import SlotState
-from ozymandias.model.job import JobHead
+from ozymandias.model.job import Job, JobHead
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.ports import Ambiguous, Event, Txn, TxnResult
+from ozymandias.ports import (
+    Ambiguous,
+    Compare,
+    Event,
+    LeaseLost,
+    NoSpace,
+    Op,
+    StoreError,
+    TxnResult,
+    Unavailable,
+)
+from ozymandias.problems import Problem
+from ozymandias.sim.etcd import SimEtcd
 from ozymandias.sim.invariants import check_schedule
 from ozymandias.sim.store import Cut
 from ozymandias.store import keys
+from ozymandias.store.batch import Batch
 from ozymandias.store.commit import Committed, Decide
 from tests.unit.store.rig import GIB, Peer, creation, edit, in_virtual_time, job, peers, web
+from tests.unit.store.test_others import fresh
 
 SLOW, QUICK = (0.05, 0.05), (0.01, 0.01)
 
@@ -106,7 +122,7 @@ def test_a_large_one_leaves_ahead_unless_races_were_lost(
             began = loop.time()
             await one_after_the_other(peer, [noted([], "a"), noted([], "b")])
             assert [round(at - began, 3) for at in arrived] == [0.05, 0.052]
-            peer.committer._chain.broken()
+            peer.committer._chain.broken(Batch(Snapshot(), ""))
             began = loop.time()
             await one_after_the_other(peer, [noted([], "c"), noted([], "d")])
             assert [round(at - began, 3) for at in arrived[2:]] == [0.05, 0.15]
@@ -203,7 +219,7 @@ def test_it_is_known_by_what_was_sent_on_top_of_it() -> None:
         async with peers(memory_bytes=64 * GIB, eager=True) as (etcd, [peer]):
             await peer.committer.commit(noted([], "web"))
             peer.store.faults.latency = SLOW
-            before, _ = etcd.revision, Deaf(peer, {1})
+            before, _ = etcd.revision, Ways(peer, {1: LOST})
             outcomes = await one_after_the_other(peer, [scaled(2), scaled(3)])
             assert all(outcome.revision <= before + 2 for outcome in outcomes)
             assert etcd.revision == before + 2
@@ -213,19 +229,41 @@ def test_it_is_known_by_what_was_sent_on_top_of_it() -> None:
     in_virtual_time(main)
 
 
-class Deaf:
-    """A store's transactions, of which the answers to some are not heard."""
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a transaction on its way."""
 
-    def __init__(self, peer: Peer, unheard: set[int]) -> None:
-        self._txn, self._unheard, self.sent = peer.store.txn, unheard, 0
+    there: float = 0.0  # seconds until it is carried out, if it is
+    back: float = 0.0  # and until that is told
+    error: Exception | None = None  # that it ends in instead
+    is_applied: bool = True
+    later: float = 0.0  # so many seconds after it was told
+
+
+LOST = Fate(error=Ambiguous("not heard"))
+
+
+class Ways:
+    """A peer's transactions, each of which has its fate; the first has number 1."""
+
+    def __init__(self, peer: Peer, fates: dict[int, Fate]) -> None:
+        self._txn, self._fates, self._sent = peer.store.txn, fates, 0
         peer.store.txn = self.txn  # type: ignore[method-assign]
 
-    async def txn(self, *args: Txn) -> TxnResult:
-        self.sent += 1
-        number = self.sent
-        result = await self._txn(*args)  # type: ignore[arg-type]
-        if number in self._unheard:
-            raise Ambiguous("not heard")
+    async def txn(
+        self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
+    ) -> TxnResult:
+        self._sent += 1
+        fate = self._fates.get(self._sent, Fate())
+        carry_out = partial(self._txn, compare, then, otherwise)
+        await asyncio.sleep(fate.there)
+        result = await carry_out() if fate.is_applied and not fate.later else TxnResult(False, 0)
+        await asyncio.sleep(fate.back)
+        if fate.later:
+            loop = asyncio.get_running_loop()
+            loop.call_later(fate.later, lambda: loop.create_task(carry_out()))
+        if fate.error:
+            raise fate.error
         return result
 
 
@@ -237,7 +275,7 @@ def test_each_is_there_once_whichever_answers_are_lost(unheard: set[int]) -> Non
         async with peers(memory_bytes=64 * GIB, eager=True) as (etcd, [peer]):
             await peer.committer.commit(noted([], "web"))
             peer.store.faults.latency = SLOW
-            before, _ = etcd.revision, Deaf(peer, unheard)
+            before, _ = etcd.revision, Ways(peer, dict.fromkeys(unheard, LOST))
             outcomes = await one_after_the_other(peer, [scaled(2), scaled(3)])
             assert etcd.revision == before + 2
             assert outcomes[1].revision == before + 2
@@ -261,6 +299,8 @@ def test_whatever_happens_all_are_told_the_truth(seed: int) -> None:
                 faults.latency = faults.watch_lag = (0.0, draw.choice((0.001, 0.02, 0.1)))
                 faults.ambiguous, faults.timeout = draw.choice((0.0, 0.1, 0.4)), 1.0
                 faults.unavailable = draw.choice((0.0, 0.0, 0.1))
+                full = Fate(error=NoSpace("full"), is_applied=False)
+                Ways(peer, {number: full for number in range(1, 99) if draw.random() < 0.1})
 
             async def ask(number: int) -> None:
                 await asyncio.sleep(draw.uniform(0.0, 0.2))
@@ -287,6 +327,266 @@ def test_whatever_happens_all_are_told_the_truth(seed: int) -> None:
             assert {name for name, is_there in told.items() if is_there} <= set(made)
             assert not {name for name, is_there in told.items() if not is_there} & set(made)
             for peer in found:
-                assert not peer.committer._under_way and not peer.mirror._expected
+                await check_all(etcd, peer)
 
     in_virtual_time(main, seed)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_whoever_asks_for_one_more_gets_one_more(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once if it is told so, never if it is told not: whichever answers are lost, or come late."""
+    draw = Random(seed)
+    monkeypatch.setattr("ozymandias.store.sending.LOOKED_AT_MAX", draw.choice((1, 2, 32)))
+    wanted, names = [f"j{number}" for number in range(3)], ["n1", "n2", "n3"]
+    sure, maybe = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, 0)
+
+    async def ask(found: list[Peer]) -> None:
+        await asyncio.sleep(draw.uniform(0.0, 0.5))
+        name, on = draw.choice(wanted), draw.sample(names, draw.choice((1, 2)))
+        ends = draw.random() < 0.2
+        try:
+            outcome = await draw.choice(found).committer.commit(end if ends else more(name, on, []))
+        except Ambiguous:
+            maybe[name] += 0 if ends else len(on)
+        except StoreError:
+            pass
+        else:
+            sure[name] += 0 if ends else len(on)
+            assert isinstance(outcome, Committed)
+
+    async def main() -> None:
+        async with peers(names, memory_bytes=640 * GIB, eager=True) as (etcd, found):
+            for name in (*wanted, "idle"):
+                await found[0].committer.commit(partial(made, job(name)))
+            for peer in found:
+                await peer.mirror.reached(etcd.revision)
+                peer.store.faults.watch_lag = (0.0, draw.choice((0.0, 0.05, 0.3)))
+                peer.store.faults.latency = (0.0, draw.choice((0.0, 0.01, 0.05)))
+                rate = draw.choice((0.05, 0.2, 0.5))
+                Ways(peer, {n: any_fate(draw) for n in range(1, 99) if draw.random() < rate})
+            async with asyncio.TaskGroup() as group:
+                for _ in range(draw.choice((10, 40))):
+                    group.create_task(ask(found[: draw.choice((1, 3))]))
+            await asyncio.sleep(30)  # what is applied late is applied by then
+            for peer in found:
+                await check_all(etcd, peer)
+            for name in wanted:
+                number = found[0].mirror.snapshot().jobs[job(name).key].head.wanted
+                assert sure[name] <= number <= sure[name] + maybe[name]
+
+    in_virtual_time(main, seed)
+
+
+def any_fate(draw: Random) -> Fate:
+    there, back = draw.choice((0.0, 0.0, 0.05, 0.2)), draw.choice((0.0, 0.0, 0.05, 0.3))
+    refused, lost = (NoSpace("full"), Unavailable("away")), Ambiguous("not heard")
+    return draw.choice(
+        (
+            Fate(there, back),
+            Fate(there, back, lost),
+            Fate(there, back, lost, is_applied=False),
+            Fate(there, back, lost, later=draw.choice((0.01, 0.1, 0.4))),
+            Fate(there, back, draw.choice(refused), is_applied=False),
+        )
+    )
+
+
+def made(spec: Job, snapshot: Snapshot) -> Plan:
+    return creation(spec, "n1", ())
+
+
+def end(snapshot: Snapshot) -> Plan | None:
+    """A job that is nowhere: nothing but its head is written, and that is deleted."""
+    key = job("idle").key
+    gone = Plan(reason="-", job=JobChange(key=key, head=None))
+    return gone if key in snapshot.jobs else None
+
+
+# What the one on top does not know ----------------------------------------------------------------
+
+
+async def check_all(etcd: SimEtcd, peer: Peer) -> None:
+    """The mirror shows what is there, and nothing is left of what was on its way."""
+    await peer.mirror.reached(etcd.revision)
+    assert check_schedule(etcd.snapshot_kvs()) == []
+    assert peer.mirror.snapshot() == await fresh(peer)
+    assert not peer.committer._under_way and not peer.mirror._expected
+
+
+async def asked(peer: Peer, decides: Sequence[Decide]) -> list[Committed | Problem | BaseException]:
+    """Each a moment after the one before it; what they were told."""
+    tasks = []
+    for decide in decides:
+        tasks.append(asyncio.create_task(peer.committer.commit(decide)))
+        await asyncio.sleep(0.03)
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def more(name: str, nodes: Sequence[str], seen: list[str]) -> Decide:
+    """One more instance on each: done twice, there are too many."""
+    spec = job(name)
+
+    def decide(snapshot: Snapshot) -> Plan:
+        seen.append(name)
+        wanted = snapshot.jobs[spec.key].head.wanted
+        head = JobHead(uid="u", version=1, wanted=wanted + len(nodes))
+        new = [edit(spec, n, wanted + i, None, SlotState.RUNNING) for i, n in enumerate(nodes)]
+        return Plan(reason="-", job=JobChange(key=spec.key, head=head), edits=tuple(new))
+
+    return decide
+
+
+def test_what_fails_takes_only_what_is_on_top_of_it_along() -> None:
+    """Not the one beneath: what comes next is decided with that, and the mirror shows both."""
+
+    async def main() -> None:
+        async with peers(["n1", "n2"], memory_bytes=64 * GIB, eager=True) as (etcd, [peer, _]):
+            Ways(peer, {1: Fate(there=0.2), 2: Fate(error=NoSpace("full"), is_applied=False)})
+            told = await asked(peer, [noted([], "a"), noted([], "b"), noted([], "c", "n2")])
+            assert [type(one) for one in told] == [Committed, NoSpace, Committed]
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+
+
+def test_what_was_on_top_of_a_doubt_is_somebody_elses() -> None:
+    """It is there though what it builds on was given up, and what came next does not know it."""
+
+    async def main() -> None:
+        async with peers(["n1", "n2"], memory_bytes=64 * GIB, eager=True) as (etcd, [peer, _]):
+            slow, first = Fate(there=0.5), Fate(back=0.1, error=LOST.error)
+            Ways(peer, {1: first, 2: slow, **dict.fromkeys([3, 4, 5, 6], LOST)})
+            told = await asked(peer, [noted([], "a"), noted([], "b"), noted([], "c", "n2")])
+            assert [type(one) for one in told] == [Ambiguous, Committed, Committed]
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+
+
+def test_nobody_goes_on_from_what_lacks_a_doubt_beneath() -> None:
+    """The one on top has its answer, the one beneath never: they are seen both, or neither."""
+    seen: list[set[str]] = []
+
+    def look(snapshot: Snapshot) -> Plan:
+        seen.append({key.name for key in snapshot.jobs})
+        return creation(job("c"), "n1")
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB, eager=True) as (etcd, [peer]):
+            peer.store.faults.watch_lag = (1.0, 1.0)
+            Ways(peer, {1: Fate(back=0.1, error=LOST.error), **dict.fromkeys([3, 4, 5, 6], LOST)})
+            first = asyncio.create_task(asked(peer, [noted([], "a"), noted([], "b")]))
+            await asyncio.sleep(0.4)
+            assert isinstance(await peer.committer.commit(look), Committed)
+            assert [type(one) for one in await first] == [Ambiguous, Committed]
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+    assert seen
+    assert all(names in (set(), {"a", "b"}) for names in seen)
+
+
+def test_a_doubt_outlives_the_lease() -> None:
+    """Its answer is lost, and the lease before it is asked for again: it is there all the same."""
+
+    def no_session() -> tuple[Compare, ...]:
+        raise LeaseLost("no session")
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB, eager=True) as (etcd, [peer]):
+            Ways(peer, {1: Fate(back=0.5), 2: LOST})
+            asking = asyncio.create_task(asked(peer, [noted([], "a"), noted([], "b")]))
+            await asyncio.sleep(0.3)
+            peer.committer._fence = no_session
+            assert [type(one) for one in await asking] == [Committed, Committed]
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+
+
+def test_what_waited_too_long_is_decided_again() -> None:
+    """As whatever waits for the answer to the one before it: it relies on more than is compared."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB, eager=True) as (etcd, [peer]):
+            Ways(peer, {1: Fate(there=5.0)})
+            told = await asked(peer, [noted([], "a"), noted(seen, "b")])
+            assert [type(one) for one in told] == [Committed, Committed]
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+    assert seen == ["b", "b"]
+
+
+def test_a_revision_told_by_the_one_on_top_is_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not its own: the third would be taken for lost, decided again, and be there twice."""
+    monkeypatch.setattr("ozymandias.store.sending.LOOKED_AT_MAX", 1)
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with peers(["n1", "n2"], memory_bytes=64 * GIB, eager=True) as (etcd, [peer, _]):
+            await peer.committer.commit(noted([], "web"))
+            peer.store.faults.watch_lag = (1.0, 1.0)
+            late = Fate(back=0.05, error=LOST.error, later=0.3)
+            Ways(peer, {1: Fate(back=0.1, error=LOST.error), 3: late, 6: Fate(there=0.5)})
+            both = Plan(
+                reason="-",
+                job=creation(job("a"), "n1", (0, 1)).job,
+                edits=tuple(
+                    edit(job("a"), node, slot, None, SlotState.RUNNING)
+                    for slot, node in enumerate(("n1", "n2"))
+                ),
+            )
+            decides = [lambda snapshot: both, noted([], "b"), more("web", ["n1", "n2"], seen)]
+            told = await asked(peer, decides)
+            assert [type(one) for one in told] == [Committed, Committed, Committed]
+            await asyncio.sleep(5)
+            assert peer.mirror.snapshot().jobs[web()].head.wanted == 3
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+    assert seen == ["web"]
+
+
+def test_a_doubt_beneath_is_one_above_whatever_ends_it() -> None:
+    """The store takes no more before the first is found: the second is not decided again."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB, eager=True) as (etcd, [peer]):
+            await peer.committer.commit(noted([], "web"))
+            full = Fate(error=NoSpace("full"), is_applied=False)
+            Ways(peer, {1: Fate(back=0.1, error=LOST.error), 2: LOST, 3: full})
+            told = await asked(peer, [noted([], "a"), more("web", ["n1"], seen)])
+            assert [type(one) for one in told] == [Ambiguous, Ambiguous]
+            assert peer.mirror.snapshot().jobs[web()].head.wanted == 2
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+    assert seen == ["web"]
+
+
+def test_what_can_be_there_alone_does_not_leave_ahead() -> None:
+    """Of one that did no more than delete a job nothing can be compared, but that it has gone."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with peers(["n1", "n2"], memory_bytes=64 * GIB, eager=True) as (etcd, [peer, other]):
+            await peer.committer.commit(noted([], "web"))
+            await peer.committer.commit(partial(made, job("idle")))
+            await other.mirror.reached(etcd.revision)
+            Ways(peer, {1: Fate(there=0.2), 2: LOST})
+            asking = asyncio.create_task(asked(peer, [end, more("web", ["n1"], seen)]))
+            await asyncio.sleep(0.1)
+            await other.committer.commit(end)
+            told = await asking
+            assert [type(one) for one in told] == [Committed, Committed]
+            assert peer.mirror.snapshot().jobs[web()].head.wanted == 2
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)

@@ -555,7 +555,7 @@ def test_others_changes_are_laid_beneath_where_races_are_lost_or_something_is_re
     async def main() -> None:
         async with peers(["n1", "n2"], memory_bytes=64 * GIB) as (etcd, [cut_off, other]):
             if not is_calm:
-                cut_off.committer._chain.broken()
+                cut_off.committer._chain.broken(Batch(Snapshot(), ""))
             cut_off.store.partition(Cut.REQUESTS)  # it hears what others do
             async with asyncio.TaskGroup() as group:
                 group.create_task(cut_off.committer.commit(submission("a")))

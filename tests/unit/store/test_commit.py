@@ -1,6 +1,7 @@
 """The one door for schedules: atomic, compared, fenced, and sure of its outcome."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,7 +13,7 @@ from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.pod import PodId
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.ports import Ambiguous, Delete, LeaseLost
+from ozymandias.ports import Ambiguous, Delete, LeaseLost, Op, TxnResult
 from ozymandias.problems import INSUFFICIENT_MEMORY, Problem
 from ozymandias.sim.invariants import check_schedule
 from ozymandias.store import keys
@@ -323,5 +324,42 @@ def test_what_came_and_went_is_not_taken_for_what_never_was() -> None:
             assert isinstance(outcome, Ambiguous)
             await one.mirror.reached(etcd.revision)
             assert web() not in one.mirror.snapshot().jobs
+
+    in_virtual_time(main)
+
+
+def test_only_what_was_looked_at_is_taken_for_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the node's own record, which is as old as its ledger was: nobody knows, so it is said."""
+    monkeypatch.setattr("ozymandias.store.sending.LOOKED_AT_MAX", 1)
+
+    def more(snapshot: Snapshot) -> Plan:
+        found = snapshot.jobs.get(web())
+        wanted = found.head.wanted if found else 0
+        new = tuple(
+            edit(job(), node, wanted + number, None, SlotState.RUNNING)
+            for number, node in enumerate(("n1", "n2"))
+        )
+        change = creation(job(), "n1").job
+        assert change is not None
+        version = None if found else change.version
+        head = replace(change.head, wanted=wanted + 2)
+        return Plan(reason="-", job=replace(change, head=head, version=version), edits=new)
+
+    async def main() -> None:
+        async with peers(("n1", "n2"), memory_bytes=64 * GIB) as (etcd, [one, two]):
+            txn = two.store.txn
+
+            async def unheard(*operations: Sequence[Op]) -> TxnResult:
+                two.store.txn = txn  # type: ignore[method-assign]
+                await txn(*operations)  # type: ignore[arg-type]
+                await one.mirror.reached(etcd.revision)
+                await one.committer.commit(more)
+                raise Ambiguous("not heard")
+
+            two.store.txn = unheard  # type: ignore[assignment]
+            with pytest.raises(Ambiguous):
+                await two.committer.commit(more)
+            await one.mirror.reached(etcd.revision)
+            assert one.mirror.snapshot().jobs[web()].head.wanted == 4
 
     in_virtual_time(main)

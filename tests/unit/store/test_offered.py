@@ -170,7 +170,7 @@ def test_what_was_laid_beneath_stays_there_though_nothing_was_decided_on_it() ->
             batch = chain.next_batch("first", COMPARES_ANYWHERE)
             batch.add(creation(job("ours"), "n1"))
             chain.add(batch)
-            chain.broken()  # of late: what others do is looked at before every batch
+            chain.broken(batch)  # of late: what others do is looked at before every batch
             chain.links.append(batch)
             await peer.mirror.reached(await committed(other, "theirs"))
             nothing, another = (chain.next_batch("next", COMPARES_ANYWHERE) for _ in range(2))
