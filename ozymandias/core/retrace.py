@@ -129,10 +129,14 @@ def _origin(step: DecidedStep) -> NodeName:
 
 
 def _is_as_decided(decision: Decision, chosen: Verdict, step: DecidedStep) -> bool:
-    # In the place of what stops there: its predecessor, or its victims.
+    # In the place of what stops there, its predecessor, or of victims, which may only have waited.
     is_bound = step.reason.startswith(DISPLACES) or (
         step.after is SlotState.WAITING
-        and any(s.node == step.node and s.after is SlotState.STOPPING for s in decision.steps)
+        and any(
+            s.node == step.node
+            and (s.after is SlotState.STOPPING or s.reason.startswith(DISPLACED))
+            for s in decision.steps
+        )
     )
     if is_bound:
         return not chosen.against

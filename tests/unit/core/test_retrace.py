@@ -6,13 +6,20 @@ from ozymandias.core.decision import record
 from ozymandias.core.drain import plan_drain
 from ozymandias.core.hindsight import Again, placements
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
+from ozymandias.core.preempt import plan_preempt
 from ozymandias.core.rebalance import plan_rebalance
 from ozymandias.core.rollout import plan_rollout
-from ozymandias.core.schedule import plan_pending, plan_repair, plan_scale, plan_vacate
+from ozymandias.core.schedule import (
+    plan_pending,
+    plan_repair,
+    plan_restart,
+    plan_scale,
+    plan_vacate,
+)
 from ozymandias.core.shed import plan_shed
 from ozymandias.core.system import plan_system
 from ozymandias.core.whynot import why_not
-from ozymandias.model.instance import SlotState
+from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import Burst, Job, JobKind, LabelRule, OnPartition, PlacementRules
 from ozymandias.model.node import Drain, Load, NodeName
 from ozymandias.model.plan import Plan
@@ -240,3 +247,19 @@ def test_what_fits_is_placed_before_anybody_is_displaced_though_others_stop_in_t
         come = planned(submit(after(snapshot, stop), replace(job(name, 2), priority=2)))
         assert [e.before for e in come.edits].count(None) == 2 and len(come.edits) == 3
         assert_as_decided(snapshot, stop, come)
+
+
+def test_several_come_for_one_that_only_waited_beside_another_that_fits_without() -> None:
+    """That one is counted among them, and placed by a decision of its own: no record tells it."""
+    low, high = job("low", 1, "1G"), replace(job("web", 1, "512M"), priority=2)
+    snapshot = settled(submitted(cluster(n1="2G"), low, high))
+    snapshot = after(snapshot, plan_restart(snapshot, low.key))
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    web = snapshot.jobs[WEB]
+    more = replace(web, head=replace(web.head, wanted=4))
+    snapshot = replace(snapshot, jobs={**snapshot.jobs, WEB: more})
+    plan = planned(plan_preempt(snapshot))
+    left, *come = [(e.instance, e.before, e.after) for e in plan.edits]
+    assert left == (InstanceId(low.key, 0), SlotState.WAITING, None) and len(come) == 2
+    again = assert_as_decided(snapshot, plan)
+    assert [dict(one.step.score)["same_job"] for one in again] == [2, 3]
