@@ -189,8 +189,7 @@ def _ways(
 ) -> Iterator[_Way]:
     """Whom to keep apart from, with wishes or without, before others were stopped or after.
 
-    Who is displaced is listed first, though all that fits without is placed before. And who stops
-    is no neighbour any more, whether its room is counted as given back or not.
+    Who is displaced is listed first, though all that fits without is placed before.
     """
     placed = [edit for edit in earlier if edit.before is None]
     staying = [edit for edit in earlier if not edit.reason.startswith(DISPLACED)]
@@ -203,9 +202,8 @@ def _ways(
         kinds = [(full, False), (plain, False)]
         if any(way.is_tight and way.note in step.reason for way in Way):
             kinds.append((plain, True))
-        for then in dict.fromkeys((decided, tuple(placed))):
-            for keeps_free, (rules, is_tight), view in product(keeping, kinds, views):
-                yield _Way(then, rules, _View(*map(dict, view)), keeps_free, is_tight)
+        for keeps_free, (rules, is_tight), view in product(keeping, kinds, views):
+            yield _Way(decided, rules, _View(*map(dict, view)), keeps_free, is_tight)
 
 
 def _hashable(view: _View) -> tuple[frozenset[tuple[NodeName, int]], ...]:
