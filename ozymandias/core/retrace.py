@@ -189,13 +189,16 @@ def _ways(
 ) -> Iterator[_Way]:
     """Whom to keep apart from, with wishes or without, before others were stopped or after.
 
-    Who is displaced is listed first, though all that fits without is placed before.
+    Who is displaced is listed first, though all that fits without is placed before. And those of
+    its own job that a rollout stops are counted as there, though their room is given back.
     """
-    placed = [edit for edit in earlier if edit.before is None]
-    staying = [edit for edit in earlier if not edit.reason.startswith(DISPLACED)]
-    known = dict.fromkeys(map(tuple, (earlier, staying, placed)))
+    whole = tuple(earlier)
+    placed = tuple(edit for edit in whole if edit.before is None)
+    staying = tuple(edit for edit in whole if not edit.reason.startswith(DISPLACED))
+    others = tuple(edit for edit in whole if edit.before is None or edit.job != step.job)
+    known = ((whole, whole), (staying, staying), (placed, placed), (others, whole))
     keeping = (False, True) if any(n.kept_free for n in decision.nodes.values()) else (False,)
-    for decided in known:
+    for decided, then in dict.fromkeys(known):
         full = rules_of(snapshot, job, decided)
         views = list(dict.fromkeys(map(_hashable, _views(decision, snapshot, step, decided))))
         plain = full.without_wishes()
@@ -203,7 +206,7 @@ def _ways(
         if any(way.is_tight and way.note in step.reason for way in Way):
             kinds.append((plain, True))
         for keeps_free, (rules, is_tight), view in product(keeping, kinds, views):
-            yield _Way(decided, rules, _View(*map(dict, view)), keeps_free, is_tight)
+            yield _Way(then, rules, _View(*map(dict, view)), keeps_free, is_tight)
 
 
 def _hashable(view: _View) -> tuple[frozenset[tuple[NodeName, int]], ...]:

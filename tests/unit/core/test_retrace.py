@@ -277,3 +277,21 @@ def test_several_come_for_one_that_only_waited_beside_another_that_fits_without(
     assert left == (InstanceId(low.key, 0), SlotState.WAITING, None) and len(come) == 2
     again = assert_as_decided(snapshot, plan)
     assert [dict(one.step.score)["same_job"] for one in again] == [2, 3]
+
+
+def test_who_stops_counts_for_a_limit_per_node_though_its_room_is_given_back() -> None:
+    """Another job's rollout gives back room in the same plan, where the next one comes then."""
+    rules = PlacementRules(max_per_node=1)
+    for name in ("bee", "cat", "dog", "eel"):  # each begins elsewhere on the ring
+        bee, nodes = job(name, 1, "512M", placement=rules), cluster(n1="4G", n2="4G")
+        snapshot = settled(submitted(nodes, bee))
+        (there,) = snapshot.instances(bee.key)
+        other = NodeName("n2" if there.node == "n1" else "n1")
+        snapshot = after(snapshot, plan_cordon(snapshot, there.node))
+        snapshot = settled(submitted(snapshot, job("ant", 1, "256M")))
+        snapshot = after(snapshot, plan_uncordon(snapshot, there.node))
+        for key in (job("ant").key, bee.key):
+            snapshot = after(snapshot, plan_restart(snapshot, key))
+        plan = planned(plan_rollout(replace(snapshot, statuses={})))
+        assert plan.edits[-1].node == other and len(plan.edits) == 4
+        assert_as_decided(snapshot, plan)
