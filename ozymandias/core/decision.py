@@ -21,7 +21,7 @@ from ozymandias.model.decision import (
     SeenVersion,
 )
 from ozymandias.model.instance import Slots, SlotState
-from ozymandias.model.job import Job, JobKey, JobVersion
+from ozymandias.model.job import Job, JobKey, JobKind, JobVersion
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.part import Part
 from ozymandias.model.plan import Plan, Step
@@ -95,7 +95,10 @@ def _kept_free(
 
 
 def _is_shifted(snapshot: Snapshot, plans: Sequence[Plan]) -> bool:
-    """Whether some were decided on nodes, settings or neighbours that those before them changed."""
+    """Whether some were decided on nodes, settings or jobs that those before them changed.
+
+    Of jobs those count that keep others away, and those that room is kept free for.
+    """
     settings = snapshot.settings
     return any(
         plan.nodes
@@ -104,9 +107,13 @@ def _is_shifted(snapshot: Snapshot, plans: Sequence[Plan]) -> bool:
             and (plan.settings.target_percent, plan.settings.pools)
             != (settings.target_percent, settings.pools)
         )
-        or (plan.job and plan.job.version and plan.job.version.job.placement.apart)
+        or (plan.job and plan.job.version and _counts_for_others(plan.job.version.job))
         for plan in plans[:-1]
     )
+
+
+def _counts_for_others(job: Job) -> bool:
+    return bool(job.placement.apart) or job.kind is JobKind.SYSTEM
 
 
 def _decided(step: Step) -> DecidedStep:

@@ -74,7 +74,7 @@ def _cut(decision: Decision, step: DecidedStep) -> str:
     if not any((v.job, v.version) == (step.job, step.version) for v in decision.jobs):
         return f"the record was cut: the rules of {step.job} are not in it"
     if decision.is_shifted:
-        return "nodes, settings or neighbours were changed in the same transaction, before it"
+        return "nodes, settings or other jobs were changed in the same transaction, before it"
     return f"the record was cut: {missing} of {decision.nodes_total} nodes are not in it" * (
         missing > 0
     )

@@ -129,10 +129,14 @@ def _origin(step: DecidedStep) -> NodeName:
 
 
 def _is_as_decided(decision: Decision, chosen: Verdict, step: DecidedStep) -> bool:
-    # In the place of what stops there: its predecessor, or its victims.
+    # In the place of what stops there, its predecessor, or of victims, which may only have waited.
     is_bound = step.reason.startswith(DISPLACES) or (
         step.after is SlotState.WAITING
-        and any(s.node == step.node and s.after is SlotState.STOPPING for s in decision.steps)
+        and any(
+            s.node == step.node
+            and (s.after is SlotState.STOPPING or s.reason.startswith(DISPLACED))
+            for s in decision.steps
+        )
     )
     if is_bound:
         return not chosen.against
@@ -185,23 +189,24 @@ def _ways(
 ) -> Iterator[_Way]:
     """Whom to keep apart from, with wishes or without, before others were stopped or after.
 
-    Who is displaced is listed first, though all that fits without is placed before. And who stops
-    is no neighbour any more, whether its room is counted as given back or not.
+    Who is displaced is listed first, though all that fits without is placed before. And those of
+    its own job that a rollout stops are counted as there, though their room is given back.
     """
-    placed = [edit for edit in earlier if edit.before is None]
-    staying = [edit for edit in earlier if not edit.reason.startswith(DISPLACED)]
-    known = dict.fromkeys(map(tuple, (earlier, staying, placed)))
+    whole = tuple(earlier)
+    placed = tuple(edit for edit in whole if edit.before is None)
+    staying = tuple(edit for edit in whole if not edit.reason.startswith(DISPLACED))
+    others = tuple(edit for edit in whole if edit.before is None or edit.job != step.job)
+    known = ((whole, whole), (staying, staying), (placed, placed), (others, whole))
     keeping = (False, True) if any(n.kept_free for n in decision.nodes.values()) else (False,)
-    for decided in known:
+    for decided, then in dict.fromkeys(known):
         full = rules_of(snapshot, job, decided)
         views = list(dict.fromkeys(map(_hashable, _views(decision, snapshot, step, decided))))
         plain = full.without_wishes()
         kinds = [(full, False), (plain, False)]
         if any(way.is_tight and way.note in step.reason for way in Way):
             kinds.append((plain, True))
-        for then in dict.fromkeys((decided, tuple(placed))):
-            for keeps_free, (rules, is_tight), view in product(keeping, kinds, views):
-                yield _Way(then, rules, _View(*map(dict, view)), keeps_free, is_tight)
+        for keeps_free, (rules, is_tight), view in product(keeping, kinds, views):
+            yield _Way(then, rules, _View(*map(dict, view)), keeps_free, is_tight)
 
 
 def _hashable(view: _View) -> tuple[frozenset[tuple[NodeName, int]], ...]:

@@ -166,11 +166,23 @@ def rolling_of(
 
 
 def next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
-    """The edits of this step, none while there is something to wait for. Changes the rooms."""
+    """The edits of this step, none while there is something to wait for. Changes the rooms.
+
+    The room of who leaves is given back also where the new version may not be: others may.
+    """
+    eligible = rolling.rules.eligible(rooms)
+    steps = _next_step(rolling, eligible)
+    for gone in steps:
+        room = None if gone.node in eligible else rooms.get(gone.node)
+        if room and gone.before is not None:
+            room.give(gone.demand, SlotState.WAITING)
+    return steps
+
+
+def _next_step(rolling: Rolling, rooms: Rooms) -> list[Edit]:
     buckets = rolling.buckets
     if rolling.demand is None:
         return []
-    rooms = rolling.rules.eligible(rooms)
     if buckets.stale:
         return list(_swap_stale(rolling, rooms))
     surplus = len(buckets.live) - rolling.head.wanted

@@ -318,29 +318,40 @@ def _place(tending: Tending, node: Node) -> Placement | None:
     return None
 
 
+def _newest_first(tending: Tending, old: list[Assigned]) -> list[Assigned]:
+    """The one in whose place the next one comes; then those that serve nobody.
+
+    The newest is what came there since it is a system job; what a former service left is older. If
+    that made way instead, what is restarted would run on beside the one that it is restarted as.
+    """
+    newest = max(old, key=lambda a: (a.version, a.generation, a in tending.serving, -a.slot))
+    others = sorted((a for a in old if a is not newest), key=lambda a: a in tending.serving)
+    return [newest, *others]
+
+
 def _replace(tending: Tending, places: list[list[Assigned]]) -> list[Edit]:
     """In place: those that serve nobody at once, of the others one, healthy before the next."""
     edits: list[Edit] = []
     is_halfway = bool(tending.buckets.unready or tending.buckets.waiting)
     for here in sorted(places, key=lambda found: any(a in tending.serving for a in found)):
-        order = _best_first(tending, here)
-        node = tending.snapshot.nodes[order[0].node]
+        node = tending.snapshot.nodes[here[0].node]
         room = tending.rooms.get(node.name)
         if room is None:
             continue  # when it is well again
-        if not _is_allowed(node, tending.job) or not _makes_room(tending, room, order):
+        leaving = _makes_room(tending, room, _newest_first(tending, here))
+        if not _is_allowed(node, tending.job) or not leaving:
             why = f"{node.name} can't have version {tending.head.version}"
             edits += _only_one_old(tending, here, why)
             continue
-        if order[0] in tending.serving and (is_halfway or tending.spare <= 0):
+        missed = sum(a in tending.serving for a in leaving)
+        if missed and (is_halfway or missed > tending.spare):
             continue
         spare = tending.spare
-        if steps := _replace_one(tending, room, order):
-            edits += steps
-            if tending.is_foreseen:
-                tending.spare = spare
-            else:
-                is_halfway = True
+        edits += _replace_one(tending, room, leaving)
+        if tending.is_foreseen:
+            tending.spare = spare
+        else:
+            is_halfway = True
     return edits
 
 
@@ -363,7 +374,7 @@ def held_up(tending: Tending) -> Iterator[str]:
         here = [a for a in tending.buckets.outdated if a.node == name]
         if not _is_allowed(node, tending.job):
             yield f"{_why_missing(tending, node)}: it keeps {here[0].instance} as it is."
-        elif not _makes_room(tending, room, _best_first(tending, here)):
+        elif not _makes_room(tending, room, here):
             for assigned in here:
                 room.give(assigned.demand, SlotState.WAITING)
             open_node = replace(node, ledger=replace(node.ledger, is_cordoned=False))
@@ -390,12 +401,9 @@ def _makes_room(tending: Tending, room: Room, here: list[Assigned]) -> list[Assi
     return leaving if fits else []
 
 
-def _replace_one(tending: Tending, room: Room, here: list[Assigned]) -> list[Edit]:
-    """The first of them is replaced; of the others as many go as have to for that."""
-    old = here[0]
-    leaving = _makes_room(tending, room, here)
-    if sum(a in tending.serving for a in leaving) > max(0, tending.spare):
-        return []
+def _replace_one(tending: Tending, room: Room, leaving: list[Assigned]) -> list[Edit]:
+    """The first of them is replaced; the others have to go for that."""
+    old = leaving[0]
     for assigned in leaving:
         room.give(assigned.demand, SlotState.WAITING)
     room.take(tending.demand, SlotState.WAITING)

@@ -223,13 +223,16 @@ class Conduct:
             return
         for job in sorted(change.jobs - asked):
             head, live = truth.heads.get(job), Counter(truth.live(job).values())
-            more = live - self._live.get(job, Counter())
+            before = self._live.get(job, Counter())
+            more = live - before
             for node in change.presences:
                 more.pop(node, None)
             if not more or head is None or head.deleting or head.override_freeze:
                 continue
             instances = list(truth.assigned(job))
-            if any(self._is_drained(change, a.node) for a in instances):
+            # What was on a drained node may have been stopped and be gone within one revision.
+            nodes = {*before, *(a.node for a in instances)}
+            if any(self._is_drained(change, node) for node in nodes):
                 continue
             is_mixed = any(a.state in LIVE and not rest.is_current(a, head) for a in instances)
             old = [pod for pod in stopped.get(job, ()) if not rest.is_current(pod, head)]

@@ -94,15 +94,15 @@ def check_one_each(truth: Truth, jobs: Iterable[JobKey]) -> list[str]:
         head, spec = truth.heads.get(job), truth.spec(job)
         if head is None or spec is None or spec.kind is not JobKind.SYSTEM:
             continue
-        current = (head.uid, head.version, head.restart)
         live: Counter[NodeName] = Counter()
         running: set[NodeName] = set()
         stopping: set[NodeName] = set()
         for a in truth.assigned(job):
+            if (a.uid, a.version) != (head.uid, head.version):
+                continue
             if a.state is SlotState.STOPPING:
-                if (a.uid, a.version) == (head.uid, head.version):
-                    stopping.add(a.node)
-            elif (a.uid, a.version, a.generation) == current:
+                stopping.add(a.node)
+            else:
                 live[a.node] += 1
                 if a.state is SlotState.RUNNING:
                     running.add(a.node)

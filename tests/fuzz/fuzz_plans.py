@@ -208,7 +208,7 @@ class Life:
         """Whether anything was written."""
         cluster = self.cluster
         node, before = cluster.schedulers[0], cluster.etcd.revision
-        if step := self.words.pool_step(said=(0,)):
+        for step in self.words.last_pool_steps():
             cluster.commit(node, [step])
         for name in cluster.hosts:
             cluster.work(name, is_prompt=True)

@@ -5,7 +5,7 @@ left to the planner: a problem is as good an answer as a plan.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from ozymandias.core.autoscale import Answer, Asked, plan_look, pools, steps_of
 from ozymandias.core.looks import plan_ask
@@ -19,7 +19,7 @@ from ozymandias.core.nodes import (
 from ozymandias.core.schedule import plan_restart, plan_scale, plan_stop, plan_submit
 from ozymandias.core.settings import SettingsChange, plan_freeze, plan_settings, plan_unfreeze
 from ozymandias.jobspec.parse import parse
-from ozymandias.model.job import JobKey
+from ozymandias.model.job import JobKey, JobRecord
 from ozymandias.model.node import Drain
 from ozymandias.model.settings import FreezeWindow, RebalanceMode
 from ozymandias.problems import ProblemError
@@ -166,17 +166,26 @@ class Words:
 
     # Queues -------------------------------------------------------------------------------------
 
-    def pool_step(self, said: Sequence[int] = SAID) -> Ask | None:
-        """Some pool's queue is asked, and says one of these; None when none is due."""
+    def pool_step(self) -> Ask | None:
+        """Some pool's queue is asked; None when that one was asked a moment ago."""
         found = list(pools(self._cluster.mirror.snapshot()))
         if not found:
             return None
         record, _ = self._dice.choice(found)
-        key, head, now = record.key, record.head, self._cluster.clock.seconds
-        if now - self._stepped.get((key, head.uid), -POOL_SECONDS) < POOL_SECONDS:
-            return None
-        self._stepped[key, head.uid] = now
-        answer = Answer(pending=self._dice.choice(said))
+        return self._ask_queue(record, self._dice.choice(SAID)) if self._is_due(record) else None
+
+    def last_pool_steps(self) -> list[Ask]:
+        """Every queue is asked that was not a moment ago, and has nothing pending any more."""
+        found = pools(self._cluster.mirror.snapshot())
+        return [self._ask_queue(record, 0) for record, _ in found if self._is_due(record)]
+
+    def _is_due(self, record: JobRecord) -> bool:
+        last = self._stepped.get((record.key, record.head.uid), -POOL_SECONDS)
+        return self._cluster.clock.seconds - last >= POOL_SECONDS
+
+    def _ask_queue(self, record: JobRecord, pending: int) -> Ask:
+        key, head, answer = record.key, record.head, Answer(pending=pending)
+        self._stepped[key, head.uid] = self._cluster.clock.seconds
         asked = Asked(
             uid=head.uid,
             version=head.version,

@@ -6,13 +6,20 @@ from ozymandias.core.decision import record
 from ozymandias.core.drain import plan_drain
 from ozymandias.core.hindsight import Again, placements
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
+from ozymandias.core.preempt import plan_preempt
 from ozymandias.core.rebalance import plan_rebalance
 from ozymandias.core.rollout import plan_rollout
-from ozymandias.core.schedule import plan_pending, plan_repair, plan_scale, plan_vacate
+from ozymandias.core.schedule import (
+    plan_pending,
+    plan_repair,
+    plan_restart,
+    plan_scale,
+    plan_vacate,
+)
 from ozymandias.core.shed import plan_shed
 from ozymandias.core.system import plan_system
 from ozymandias.core.whynot import why_not
-from ozymandias.model.instance import SlotState
+from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import Burst, Job, JobKind, LabelRule, OnPartition, PlacementRules
 from ozymandias.model.node import Drain, Load, NodeName
 from ozymandias.model.plan import Plan
@@ -35,6 +42,7 @@ from tests.unit.core.builders import (
 from tests.unit.core.test_ways import wanted
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
+OTHERS_CHANGED = "nodes, settings or other jobs were changed in the same transaction, before it"
 
 
 def made_again(snapshot: Snapshot, *plans: Plan) -> list[Again]:
@@ -221,8 +229,21 @@ def test_what_others_changed_in_the_same_transaction_is_said_to_be_missing() -> 
     labelled = after(snapshot, _labels(snapshot, {"disk": "ssd"}))
     plan = planned(submit(labelled, job("web", 1, placement=rules)))
     (again,) = made_again(snapshot, _labels(snapshot, {"disk": "ssd"}), plan)
-    words = "nodes, settings or neighbours were changed in the same transaction, before it"
-    assert (again.is_same, again.why) == (None, words)
+    assert (again.is_same, again.why) == (None, OTHERS_CHANGED)
+
+
+def test_what_becomes_a_system_job_in_the_same_transaction_is_said_to_be_missing() -> None:
+    """Its only one on the node still stops, and room is kept for the next: no record tells it."""
+    web, dns = job("web", 2), job("dns", 1, "256M")
+    snapshot = settled(submitted(cluster(n1="4G"), web, dns))
+    snapshot = after(snapshot, planned(plan_scale(snapshot, dns.key, 0)))
+    known = snapshot.jobs[WEB]
+    grown = replace(known, head=replace(known.head, wanted=3))
+    snapshot = replace(snapshot, jobs={**snapshot.jobs, WEB: grown})
+    become = planned(submit(snapshot, replace(dns, kind=JobKind.SYSTEM)))
+    come = planned(plan_pending(after(snapshot, become)))
+    (again,) = made_again(snapshot, become, come)
+    assert (again.is_same, again.why) == (None, OTHERS_CHANGED)
 
 
 def _labels(snapshot: Snapshot, labels: dict[str, str]) -> Plan:
@@ -240,3 +261,37 @@ def test_what_fits_is_placed_before_anybody_is_displaced_though_others_stop_in_t
         come = planned(submit(after(snapshot, stop), replace(job(name, 2), priority=2)))
         assert [e.before for e in come.edits].count(None) == 2 and len(come.edits) == 3
         assert_as_decided(snapshot, stop, come)
+
+
+def test_several_come_for_one_that_only_waited_beside_another_that_fits_without() -> None:
+    """That one is counted among them, and placed by a decision of its own: no record tells it."""
+    low, high = job("low", 1, "1G"), replace(job("web", 1, "512M"), priority=2)
+    snapshot = settled(submitted(cluster(n1="2G"), low, high))
+    snapshot = after(snapshot, plan_restart(snapshot, low.key))
+    snapshot = after(snapshot, plan_rollout(snapshot))
+    web = snapshot.jobs[WEB]
+    more = replace(web, head=replace(web.head, wanted=4))
+    snapshot = replace(snapshot, jobs={**snapshot.jobs, WEB: more})
+    plan = planned(plan_preempt(snapshot))
+    left, *come = [(e.instance, e.before, e.after) for e in plan.edits]
+    assert left == (InstanceId(low.key, 0), SlotState.WAITING, None) and len(come) == 2
+    again = assert_as_decided(snapshot, plan)
+    assert [dict(one.step.score)["same_job"] for one in again] == [2, 3]
+
+
+def test_who_stops_counts_for_a_limit_per_node_though_its_room_is_given_back() -> None:
+    """Another job's rollout gives back room in the same plan, where the next one comes then."""
+    rules = PlacementRules(max_per_node=1)
+    for name in ("bee", "cat", "dog", "eel"):  # each begins elsewhere on the ring
+        bee, nodes = job(name, 1, "512M", placement=rules), cluster(n1="4G", n2="4G")
+        snapshot = settled(submitted(nodes, bee))
+        (there,) = snapshot.instances(bee.key)
+        other = NodeName("n2" if there.node == "n1" else "n1")
+        snapshot = after(snapshot, plan_cordon(snapshot, there.node))
+        snapshot = settled(submitted(snapshot, job("ant", 1, "256M")))
+        snapshot = after(snapshot, plan_uncordon(snapshot, there.node))
+        for key in (job("ant").key, bee.key):
+            snapshot = after(snapshot, plan_restart(snapshot, key))
+        plan = planned(plan_rollout(replace(snapshot, statuses={})))
+        assert plan.edits[-1].node == other and len(plan.edits) == 4
+        assert_as_decided(snapshot, plan)

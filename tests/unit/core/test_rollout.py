@@ -189,6 +189,21 @@ def test_no_job_holds_up_another() -> None:
     assert [e.job.name for e in plan.edits] == ["b"]
 
 
+def test_room_of_who_leaves_is_for_others_though_its_new_version_may_not_be_there() -> None:
+    """One has gone to a node that its new rules name: for the next it is there no more."""
+    here, there = (
+        PlacementRules(require=(LabelRule(label="role", values=(role,)),)) for role in ("a", "b")
+    )
+    snapshot = cluster(node("n1", "1G", labels={"role": "a"}), node("n2", labels={"role": "b"}))
+    ant, bee = (job(name, 1, "512M", placement=here) for name in ("ant", "bee"))
+    snapshot = submitted(settled(submitted(snapshot, ant, bee)), replace(ant, placement=there))
+    snapshot = report(after(snapshot, plan_rollout(snapshot)), bee_0=False)
+    snapshot = after(snapshot, plan_restart(snapshot, bee.key))
+    *left, new = planned(plan_rollout(snapshot)).edits
+    assert [(e.node, str(e.instance)) for e in left] == [("n1", "ant-0"), ("n1", "bee-0")]
+    assert (new.node, dict(new.score)["memory_after"]) == ("n1", 0.5)
+
+
 def test_scale_down_in_the_middle_keeps_the_new_ones() -> None:
     """Of old and new alike healthy, the old ones go."""
     snapshot = changed(settled(submitted(ROOMY, job(instances=3))))

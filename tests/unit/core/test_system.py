@@ -7,7 +7,14 @@ from ozymandias.core.departures import foresee_drain
 from ozymandias.core.explain import why
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_label, plan_uncordon
 from ozymandias.core.rollout import plan_rollout
-from ozymandias.core.schedule import pending_of, plan_pending, plan_repair, plan_scale, plan_stop
+from ozymandias.core.schedule import (
+    pending_of,
+    plan_pending,
+    plan_repair,
+    plan_restart,
+    plan_scale,
+    plan_stop,
+)
 from ozymandias.core.system import plan_system, wanted_of
 from ozymandias.model.job import Job, JobKey, JobKind, LabelRule, NetworkMode, PlacementRules
 from ozymandias.model.node import Drain, NodeName
@@ -427,6 +434,31 @@ def test_what_several_new_ones_replace_goes_as_far_as_it_can_be_missed() -> None
     while plan := plan_system(snapshot):
         snapshot = settled(after(snapshot, plan))
     assert sorted(where(snapshot, DNS).values()) == ["n1 v2 running", "n2 v2 running"]
+
+
+@pytest.mark.parametrize("is_healthy", [True, False])
+def test_what_is_restarted_gives_its_place_though_older_ones_are_beside(is_healthy: bool) -> None:
+    """Those that a service left go when the new one is healthy; never are there two of a version.
+
+    `ozy plan` tells it, and who serves nobody needs no budget for it.
+    """
+    snapshot = submitted(cluster(n1="4G"), job("dns", 3, "256M"))
+    snapshot = submitted(report(snapshot, dns_0=False), system(min_available=1))
+    snapshot = report(vacated(after(snapshot, plan_system(snapshot))), dns_1=is_healthy)
+    left = {"0": "n1 v1 running", "2": "n1 v1 running"}
+    assert where(snapshot, DNS) == {**left, "1": "n1 v2 running"}
+    restart = planned(plan_restart(snapshot, DNS))
+    shown = foretold(snapshot, restart)
+    assert [row["instance"] for row in shown["place"]] == ["dns-1"]
+    assert sorted(row["instance"] for row in shown["stop"]) == ["dns-0", "dns-1", "dns-2"]
+    snapshot = after(snapshot, restart)
+    snapshot = after(snapshot, plan_system(snapshot))
+    assert where(snapshot, DNS) == {**left, "1*": "n1 v2 stopping", "1": "n1 v2 waiting"}
+    snapshot = settled(snapshot)
+    while plan := plan_system(snapshot):
+        snapshot = settled(after(snapshot, plan))
+    (last,) = snapshot.instances(DNS)
+    assert (last.slot, last.version, last.generation) == (1, 2, 1)
 
 
 def test_a_drained_node_keeps_one_for_the_others() -> None:
