@@ -1,5 +1,7 @@
 """What would be: `ozy what-if`, and how futures are drawn here and by `ozy plan`."""
 
+import sys
+
 import click
 
 from ozymandias.cli.client import Document, connect
@@ -113,6 +115,13 @@ def draw_followed(found: Document) -> None:
     if found.get("others_left_out"):
         why = clean(found["others_left_out"])
         print(paint(f"From then on what others do is left out: {why}.", DIM))
+
+
+def draw_notes(plan: Document, *, is_aside: bool = False) -> None:
+    """What of the job file changes nothing; an earlier daemon does not tell. Aside is on stderr."""
+    stream = sys.stderr if is_aside else sys.stdout
+    for note in plan.get("notes", ()):
+        print(f"  {paint('note', YELLOW, stream)}: {clean(note)}", file=stream, flush=True)
 
 
 def _draw_changes(changes: list[Document]) -> None:
