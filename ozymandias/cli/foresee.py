@@ -33,8 +33,8 @@ def what_if(steps: tuple[str, ...]) -> None:
 
     STEPS are separated by semicolons (put them in quotes), and each is played by the scheduler on
     top of the one before until the cluster rests: lose NODE..., add NODE MEMORY [DISK]
-    [LABEL=VALUE...], start NODE, cordon NODE, uncordon NODE, drain NODE, scale JOB INSTANCES, stop
-    JOB.
+    [LABEL=VALUE...], start NODE, cordon NODE, uncordon NODE, drain NODE, undrain NODE, scale JOB
+    INSTANCES, stop JOB.
 
     \b
     Examples:

@@ -31,7 +31,7 @@ from ozymandias.core.arbiter import Leisure, Proposal, proposing
 from ozymandias.core.buckets import census, is_system
 from ozymandias.core.drain import next_deadline
 from ozymandias.core.freeze import Frozen, cluster_frozen
-from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_uncordon
+from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_end_drain, plan_uncordon
 from ozymandias.core.preempt import AGAIN_SECONDS, Lately, displaced_in
 from ozymandias.core.rebalance import STEADY_SECONDS, foreseeing
 from ozymandias.core.schedule import plan_scale, plan_stop
@@ -259,6 +259,8 @@ class Future:
             return plan_cordon(self.now, name)
         if step.verb is Verb.UNCORDON:
             return plan_uncordon(self.now, name)
+        if step.verb is Verb.UNDRAIN:
+            return plan_end_drain(self.now, name)
         return plan_begin_drain(self.now, name, Drain(since=self.wall))
 
     def _presence(self, step: Step) -> Problem | None:

@@ -18,7 +18,7 @@ from ozymandias.core.rules import label_demands, rules_of
 from ozymandias.core.stepwise import Stepwise
 from ozymandias.model.job import Autoscale, Job, Neighbour, PlacementRules, VolumeKind
 from ozymandias.model.labels import labels_for
-from ozymandias.model.node import Demand, NodeName, millis_of
+from ozymandias.model.node import Demand, Node, NodeName, millis_of
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import exact_size, format_cores, format_size
@@ -78,7 +78,8 @@ def suggesting(attempt: Attempt, placeable: int, trial: Trial | None = None) -> 
             if (yield from holds(candidate)):
                 yield candidate
     yield from first(_started(attempt))
-    yield from first(_uncordoned(attempt))
+    yield from first(_reopened(attempt, "undrain"))
+    yield from first(_reopened(attempt, "uncordon"))
     yield from first(_labelled(attempt))
     yield from first(more_nodes(attempt, placeable, trial.ahead if trial else ()))
 
@@ -349,14 +350,21 @@ def start_words(names: Sequence[NodeName]) -> str:
     return f"start {' and '.join(names)} (where `ozy up` made it: `{command}`)"
 
 
-def _uncordoned(attempt: Attempt) -> Found:
+def _reopened(attempt: Attempt, verb: str) -> Found:
+    """Nodes that are shut by what this ends, and by nothing else."""
     shut = {
         name: Room.of(node)
         for name, node in sorted(attempt.snapshot.nodes.items())
-        if why_closed(node) == "cordoned"
+        if why_closed(node) and not why_closed(_ENDING[verb](node))
     }
     for name in _with_one_of(attempt, shut):
-        yield Suggestion(text=f"uncordon {name}", change={"uncordon": name}) if name else None
+        yield Suggestion(text=f"{verb} {name}", change={verb: name}) if name else None
+
+
+_ENDING: Mapping[str, Callable[[Node], Node]] = {
+    "undrain": lambda node: replace(node, ledger=replace(node.ledger, drain=None)),
+    "uncordon": lambda node: replace(node, ledger=replace(node.ledger, is_cordoned=False)),
+}
 
 
 def _labelled(attempt: Attempt) -> Found:

@@ -28,7 +28,7 @@ from ozymandias.model.job import (
     Neighbour,
     PlacementRules,
 )
-from ozymandias.model.node import NodeName
+from ozymandias.model.node import Drain, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, Settings
@@ -250,11 +250,33 @@ def test_of_several_nodes_the_one_that_helps_is_suggested() -> None:
     shut = cluster(node("n1", "1G", cordoned=True), node("n2", "2G", cordoned=True))
     shut = waiting(shut, job("high", 2, "512M", priority=5), job("web", 1, "512M"))
     assert {"uncordon": "n2"} in changes(shut) and {"uncordon": "n1"} not in changes(shut)
+    drain = Drain(since=1.0)
+    drained = cluster(node("n1", "1G", drain=drain), node("n2", "2G", drain=drain))
+    drained = waiting(drained, job("high", 2, "512M", priority=5), job("web", 1, "512M"))
+    assert {"undrain": "n2"} in changes(drained) and {"undrain": "n1"} not in changes(drained)
+    assert serves(drained, WEB, {"undrain": "n2"})
+    assert "It would have a place if you undrain n2." in why(drained, WEB)
+
+
+def test_to_end_a_drain_is_suggested_to_a_refused_job_too() -> None:
+    """Where that alone opens the node: not if it is cordoned beside, not alive or degraded."""
+    drain, wanted = Drain(since=1.0), job("web", 1, "2G")
+    for beside in ({}, {"cordoned": True}, {"alive": False}, {"degraded": "podman hangs"}):
+        snapshot = cluster(node("n1", "1G"), node("n2", "4G", drain=drain, **beside))
+        if not beside:
+            told = refused(submit(snapshot, wanted))
+            assert "; or undrain n2; or " in told.hint
+            assert isinstance(submit(followed(snapshot, WEB, {"undrain": "n2"}), wanted), Plan)
+        for found in (refused(submit(snapshot, wanted)), readvised(snapshot, wanted)):
+            assert ({"undrain": "n2"} in suggested_changes(found)) is (not beside)
+            assert not any("uncordon" in change for change in suggested_changes(found))
 
 
 def test_however_many_nodes_are_too_small_the_one_that_helps_is_suggested() -> None:
-    """By its label, uncordoned or started: one after many, and the first of two alike."""
-    for change, closed in (("label", {}), ("uncordon", {"cordoned": True}), ("start", {})):
+    """By its label, undrained, uncordoned or started: one after many, the first of two alike."""
+    shut = {"uncordon": {"cordoned": True}, "undrain": {"drain": Drain(since=1.0)}}
+    for change in ("label", "start", *shut):
+        closed = shut.get(change, {})
         small = [node(f"n{number:03}", "256M", **closed) for number in range(300)]
         large = [node(name, "2G", **closed) for name in ("n300", "n301")]
         snapshot = cluster(*small, *large)
@@ -413,7 +435,7 @@ placements = st.builds(
 made_nodes = st.tuples(
     st.sampled_from(["512M", "1G", "2G"]),
     st.fixed_dictionaries({"zone": zones}, optional={"cores": cores, "gpu": st.just("no")}),
-    st.sampled_from(["ready", "ready", "ready", "lost", "cordoned"]),
+    st.sampled_from(["ready", "ready", "ready", "lost", "cordoned", "drained"]),
 )
 bystanders = st.tuples(
     st.integers(0, 2),  # that have a place
@@ -435,7 +457,13 @@ def with_pending(draw: st.DrawFn) -> Snapshot:
     made = draw(st.lists(made_nodes, min_size=1, max_size=4))
     snapshot = cluster(
         *(
-            node(f"n{i}", memory, labels=labels, cordoned=state == "cordoned")
+            node(
+                f"n{i}",
+                memory,
+                labels=labels,
+                cordoned=state == "cordoned",
+                drain=Drain(since=1.0) if state == "drained" else None,
+            )
             for i, (memory, labels, state) in enumerate(made)
         )
     )

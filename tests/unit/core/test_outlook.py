@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ozymandias.core.edits import step as step_of
-from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_uncordon
+from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_end_drain, plan_uncordon
 from ozymandias.core.outlook import Fate, Future, fates, suggested, waiting_after
 from ozymandias.core.schedule import plan_pending, plan_scale, plan_stop
 from ozymandias.core.stepwise import at_once
@@ -152,6 +152,20 @@ def test_a_drained_node_becomes_empty() -> None:
     assert future.is_at_rest
 
 
+def test_a_node_that_is_opened_again_takes_what_waits() -> None:
+    """A drain is ended as a cordon is; what is shut by both stays shut until both are over."""
+    shut = [node("n1", "4G"), node("n2", "4G", cordoned=True, drain=Drain(since=1.0))]
+    snapshot = submitted(cluster(*shut), job("web", 0))
+    head = replace(snapshot.jobs[WEB].head, wanted=6)
+    snapshot = replace(snapshot, jobs={WEB: replace(snapshot.jobs[WEB], head=head)})
+    assert spread(played(snapshot, "undrain n2").now) == [4]
+    assert spread(played(snapshot, "undrain n2; uncordon n2").now) == [4, 2]
+    future = Future(snapshot).play()
+    problem = future.suppose(steps("uncordon n2")[0])
+    assert problem and problem.kind.slug == "node-draining"
+    compare(snapshot, "undrain n2; uncordon n2; drain n1; undrain n1")
+
+
 def test_scaling_is_refused_as_it_would_be() -> None:
     """A step that the cluster would refuse leaves it as it is, with the problem and its numbers."""
     future = Future(settled(submitted(cluster(n1="4G"), job("web", 2)))).play()
@@ -171,6 +185,7 @@ def test_names_that_are_not_there_are_told() -> None:
         "scale web 2",
         "stop web",
         "drain n9",
+        "undrain n9",
     ):
         problem = future.suppose(steps(text)[0])
         assert problem and problem.kind.slug == "invalid-what-if", text
@@ -321,6 +336,8 @@ def decided(now: Snapshot, step: Step, wall: float) -> Plan | Problem:
         return plan_cordon(now, name)
     if step.verb is Verb.UNCORDON:
         return plan_uncordon(now, name)
+    if step.verb is Verb.UNDRAIN:
+        return plan_end_drain(now, name)
     return plan_begin_drain(now, name, Drain(since=wall))
 
 
