@@ -22,7 +22,7 @@ from ozymandias.cli.render import (
 WORK_SECONDS = 120.0  # many losses of many nodes take their time
 CHANGES_SHOWN_MAX = 40
 NAMES_SHOWN_MAX = 8
-_COLOURS = {"survives": GREEN, "degrades": YELLOW, "waits": RED}
+_COLOURS = {"survives": GREEN, "lacks": YELLOW, "degrades": YELLOW, "waits": RED}
 
 
 @click.command("what-if")
@@ -35,6 +35,9 @@ def what_if(steps: tuple[str, ...]) -> None:
     top of the one before until the cluster rests: lose NODE..., add NODE MEMORY [DISK]
     [LABEL=VALUE...], start NODE, cordon NODE, uncordon NODE, drain NODE, undrain NODE, scale JOB
     INSTANCES, stop JOB.
+
+    Of each job it says whether it survives with all that it wants, degrades (more are missing than
+    before), lacks some as it did before, or waits, with none at all.
 
     \b
     Examples:

@@ -382,7 +382,11 @@ def _live(snapshot: Snapshot, pairs: Iterable[Pair]) -> dict[InstanceId, NodeNam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """One job before and after: it survives, degrades (some are missing) or waits (all are)."""
+    """One job before and after.
+
+    It survives with all that it wants. It degrades when it is left with some, and more of them are
+    missing than before; it lacks some when they were missing before. With none at all it waits.
+    """
 
     job: JobKey
     priority: int
@@ -400,7 +404,9 @@ class Fate:
     def outcome(self) -> str:
         if not self.missing:
             return "survives"
-        return "degrades" if self.after else "waits"
+        if not self.after:
+            return "waits"
+        return "degrades" if self.is_worse else "lacks"
 
     @property
     def is_worse(self) -> bool:

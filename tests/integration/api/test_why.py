@@ -118,6 +118,9 @@ def test_pending_comes_with_suggestions(own_cluster: Cluster) -> None:
     told = own_cluster.ozy("why", "web").out
     assert "would have a place if you uncordon n1." in told
     assert "would have a place if you undrain n3." in told
+    # Who lacked more before does not degrade.
+    ran = own_cluster.ozy("what-if", "add n4 1G")
+    assert "web  lacks    4 -> 5  6" in ran.out and "No job would be worse off." in ran.out
 
 
 def test_why_others_had_to_leave_and_why_it_was_this_one(own_cluster: Cluster) -> None:

@@ -136,6 +136,26 @@ def test_lost_work_moves_to_where_there_is_room() -> None:
     assert moved == sorted(moved, key=lambda name: name != "db") and "db" in moved
 
 
+def test_who_lacks_what_it_lacked_before_does_not_degrade() -> None:
+    """Some are missing before and after: it is worse only when they have become more."""
+    snapshot = submitted(cluster(n1="2G"), job("web", 2))
+    head = replace(snapshot.jobs[WEB].head, wanted=6)
+    before = settled(replace(snapshot, jobs={WEB: replace(snapshot.jobs[WEB], head=head)}))
+    told = {
+        "add n2 1G": ("lacks", 2, 3, False),
+        "cordon n1": ("lacks", 2, 2, False),
+        "add n2 4G": ("survives", 2, 6, False),
+        "add n2 1G; lose n1": ("degrades", 2, 1, True),
+        "lose n1": ("waits", 2, 0, True),
+    }
+    for text, expected in told.items():
+        (fate,) = fates(before, played(before, text).now)
+        assert (fate.outcome, fate.before, fate.after, fate.is_worse) == expected
+    none = played(before, "lose n1").now
+    (fate,) = fates(none, played(none, "cordon n1").now)
+    assert (fate.outcome, fate.is_worse) == ("waits", False)
+
+
 def test_an_added_node_takes_what_waited() -> None:
     """Lose one, add one: what had no place in between has one in the end."""
     snapshot = settled(submitted(cluster(n1="4G", n2="4G"), job("web", 8)))
