@@ -386,6 +386,12 @@ def start_words(names: Sequence[NodeName]) -> str:
     return f"start {' and '.join(names)} (where `ozy up` made it: `{command}`)"
 
 
+_ENDING: Mapping[str, Callable[[Node], Node]] = {
+    "undrain": lambda node: replace(node, ledger=replace(node.ledger, drain=None)),
+    "uncordon": lambda node: replace(node, ledger=replace(node.ledger, is_cordoned=False)),
+}
+
+
 def _reopened(attempt: Attempt, verb: str) -> Found:
     """Nodes that are shut by what this ends, and by nothing else."""
     shut = {
@@ -395,12 +401,6 @@ def _reopened(attempt: Attempt, verb: str) -> Found:
     }
     for name in _with_one_of(attempt, shut):
         yield Suggestion(text=f"{verb} {name}", change={verb: name}) if name else None
-
-
-_ENDING: Mapping[str, Callable[[Node], Node]] = {
-    "undrain": lambda node: replace(node, ledger=replace(node.ledger, drain=None)),
-    "uncordon": lambda node: replace(node, ledger=replace(node.ledger, is_cordoned=False)),
-}
 
 
 def _labelled(attempt: Attempt) -> Found:
