@@ -19,12 +19,16 @@ from ozymandias.api.models_settings import Rebalance
 
 
 class Fate(Struct):
-    """What becomes of a job: `before` and `after` are its live instances."""
+    """What becomes of a job: `before` and `after` are its live instances.
+
+    It `survives` with all that are wanted; `degrades`: it is left with some, and more are missing
+    than before; `lacks`: some are missing, as before, and no more than then; `waits`: it has none.
+    """
 
     job: str
     namespace: str
     priority: int
-    outcome: Literal["survives", "degrades", "waits"]
+    outcome: Literal["survives", "lacks", "degrades", "waits"]
     wanted: Count
     before: Count
     after: Count

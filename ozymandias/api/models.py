@@ -284,12 +284,19 @@ class Move(Struct):
 
 
 class PlanDocument(Struct):
+    """`stay` are old instances that no new one comes for.
+
+    `notes` say what of the job file changes nothing in this cluster, such as a preferred label
+    that no node has. They are in the way of nothing.
+    """
+
     fits: bool
     place: list[Step]
     stop: list[Step]
     move: list[Move]
     stay: list[Step]
     problem: Problem | None
+    notes: list[str]
 
 
 class Changed(Struct):

@@ -29,6 +29,7 @@ from ozymandias.core.apply import apply
 from ozymandias.core.autoscale import fitting_after, wanted_after
 from ozymandias.core.explain import plan_document
 from ozymandias.core.freeze import cluster_frozen
+from ozymandias.core.in_vain import in_vain
 from ozymandias.core.schedule import (
     plan_restart,
     plan_scale,
@@ -101,12 +102,13 @@ class Operations:
         )
         committed = await self._commit(asked.guard(job.key, decide, job), self._asked(job, decide))
         if asked.replayed is not None:
-            return self._replay(committed, job.key, asked, wanted=job.instances)
+            return self._noting(self._replay(committed, job.key, asked, wanted=job.instances), job)
         head = self._head_after(committed.plan, job.key)
         what = f"version {head.version} submitted"
         what += _overriding(override_freeze)
         self._report("job.submitted", committed, job.key, what, asked.by, message)
-        return self._changed(committed, job.key, asked, created=head.uid == uid)
+        changed = self._changed(committed, job.key, asked, created=head.uid == uid)
+        return self._noting(changed, job)
 
     async def plan(
         self,
@@ -141,7 +143,7 @@ class Operations:
         elif isinstance(decision, Problem):
             version = snapshot.last_versions.get(job.key, 0) + 1
         return {
-            **plan_document(decision, foreseen),
+            **plan_document(decision, foreseen, in_vain(snapshot, job)),
             "job": job.name,
             "namespace": job.namespace,
             "version": version,
@@ -297,6 +299,10 @@ class Operations:
             "revision": committed.revision,
             "etag": etag(head),
         }
+
+    def _noting(self, changed: Document, job: Job) -> Document:
+        notes = in_vain(self._access.mirror.snapshot(), job)
+        return changed | {"plan": changed["plan"] | {"notes": list(notes)}}
 
     def _replay(
         self, committed: Committed, key: JobKey, asked: Asked, *, wanted: int | None = None

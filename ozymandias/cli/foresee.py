@@ -1,5 +1,7 @@
 """What would be: `ozy what-if`, and how futures are drawn here and by `ozy plan`."""
 
+import sys
+
 import click
 
 from ozymandias.cli.client import Document, connect
@@ -20,7 +22,7 @@ from ozymandias.cli.render import (
 WORK_SECONDS = 120.0  # many losses of many nodes take their time
 CHANGES_SHOWN_MAX = 40
 NAMES_SHOWN_MAX = 8
-_COLOURS = {"survives": GREEN, "degrades": YELLOW, "waits": RED}
+_COLOURS = {"survives": GREEN, "lacks": YELLOW, "degrades": YELLOW, "waits": RED}
 
 
 @click.command("what-if")
@@ -31,8 +33,11 @@ def what_if(steps: tuple[str, ...]) -> None:
 
     STEPS are separated by semicolons (put them in quotes), and each is played by the scheduler on
     top of the one before until the cluster rests: lose NODE..., add NODE MEMORY [DISK]
-    [LABEL=VALUE...], start NODE, cordon NODE, uncordon NODE, drain NODE, scale JOB INSTANCES, stop
-    JOB.
+    [LABEL=VALUE...], start NODE, cordon NODE, uncordon NODE, drain NODE, undrain NODE, scale JOB
+    INSTANCES, stop JOB.
+
+    Of each job it says whether it survives with all that it wants, degrades (more are missing than
+    before), lacks some as it did before, or waits, with none at all.
 
     \b
     Examples:
@@ -113,6 +118,13 @@ def draw_followed(found: Document) -> None:
     if found.get("others_left_out"):
         why = clean(found["others_left_out"])
         print(paint(f"From then on what others do is left out: {why}.", DIM))
+
+
+def draw_notes(plan: Document, *, is_aside: bool = False) -> None:
+    """What of the job file changes nothing; an earlier daemon does not tell. Aside is on stderr."""
+    stream = sys.stderr if is_aside else sys.stdout
+    for note in plan.get("notes", ()):
+        print(f"  {paint('note', YELLOW, stream)}: {clean(note)}", file=stream, flush=True)
 
 
 def _draw_changes(changes: list[Document]) -> None:

@@ -7,7 +7,13 @@ import click
 from ozymandias.cli.client import Client, Document, connect
 from ozymandias.cli.complete import complete_job, complete_node
 from ozymandias.cli.display import done
-from ozymandias.cli.foresee import WORK_SECONDS, draw_followed, draw_outcome, draw_survival
+from ozymandias.cli.foresee import (
+    WORK_SECONDS,
+    draw_followed,
+    draw_notes,
+    draw_outcome,
+    draw_survival,
+)
 from ozymandias.cli.frozen import way_on
 from ozymandias.cli.jobfile import read_file, with_source
 from ozymandias.cli.options import (
@@ -69,6 +75,8 @@ def submit(
     except ProblemError as error:
         raise with_source(error, data) from None
     _tell(_submitted(change))
+    # What a script reads from stdout is the status; nobody is to miss a note for that.
+    draw_notes(change["plan"], is_aside=settings().output != "table")
     _finish(client, change, detach, timeout)
 
 
@@ -107,8 +115,9 @@ def _submitted(change: Document) -> str:
 def plan(file: str, lose_nodes: tuple[str, ...], lose_any: int | None) -> int:
     """Show exactly what submit would do, and why.
 
-    Nothing is changed. Defaults are shown filled in. Exit code 3 when the job does not fit, with
-    what is free on each node and a change that would make it fit.
+    Nothing is changed. Defaults are shown filled in, and a note tells what the job prefers in vain,
+    such as a label that no node has. Exit code 3 when the job does not fit, with what is free on
+    each node and a change that would make it fit.
 
     \b
     Examples:
@@ -156,10 +165,12 @@ def _draw_plan(client: Client, found: Document) -> None:
             f" {check}"
         )
     if found["problem"]:
+        draw_notes(found)
         _draw_misfit(found["problem"])
         return
     _draw_steps(found)
     draw_followed(found)
+    draw_notes(found)
     if found.get("frozen"):  # a daemon of an earlier version does not tell
         print(paint(f"But nothing is replaced now: {clean(found['frozen'])}.", YELLOW))
         print(way_on(client, "submit"))

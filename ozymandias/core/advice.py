@@ -96,6 +96,7 @@ def advising(snapshot: Snapshot, key: JobKey) -> Stepwise[tuple[Suggestion, ...]
         holds=lambda suggestion: trying(snapshot, key, suggestion.change, patience),
         changed=instead(snapshot, job, wanted),
         ahead=(job.priority + 1, job.priority),
+        is_pending=True,
     )
     return (yield from _collecting(attempt, trial))
 

@@ -39,14 +39,18 @@ _Run = tuple[JobKey, int, str, int, int]
 # The plan as a document ---------------------------------------------------------------------------
 
 
-def plan_document(decision: Plan | Problem, foreseen: Foreseen | None = None) -> dict[str, Any]:
-    """``{fits, place, stop, move, stay, problem}``; ``foreseen``: with what follows from it.
+def plan_document(
+    decision: Plan | Problem, foreseen: Foreseen | None = None, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """``{fits, place, stop, move, stay, problem, notes}``; ``foreseen``: with what follows from it.
 
-    Whoever is to ``stay`` is an old instance that no new one comes for.
+    Whoever is to ``stay`` is an old instance that no new one comes for. ``notes`` are in the way of
+    nothing, and good to know.
     """
     if isinstance(decision, Problem):
+        nothing: dict[str, Any] = {step: [] for step in ("place", "stop", "move", "stay")}
         document = decision.document()
-        return {"fits": False, "place": [], "stop": [], "move": [], "stay": [], "problem": document}
+        return {"fits": False, **nothing, "problem": document, "notes": list(notes)}
     foreseen = foreseen or Foreseen(edits=decision.edits)
     gone: dict[_Run, Edit] = {}
     stopped: list[Edit] = []
@@ -76,6 +80,7 @@ def plan_document(decision: Plan | Problem, foreseen: Foreseen | None = None) ->
             for old, why_stays in foreseen.staying
         ],
         "problem": None,
+        "notes": list(notes),
     }
 
 

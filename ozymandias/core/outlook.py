@@ -31,7 +31,7 @@ from ozymandias.core.arbiter import Leisure, Proposal, proposing
 from ozymandias.core.buckets import census, is_system
 from ozymandias.core.drain import next_deadline
 from ozymandias.core.freeze import Frozen, cluster_frozen
-from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_uncordon
+from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_end_drain, plan_uncordon
 from ozymandias.core.preempt import AGAIN_SECONDS, Lately, displaced_in
 from ozymandias.core.rebalance import STEADY_SECONDS, foreseeing
 from ozymandias.core.schedule import plan_scale, plan_stop
@@ -259,6 +259,8 @@ class Future:
             return plan_cordon(self.now, name)
         if step.verb is Verb.UNCORDON:
             return plan_uncordon(self.now, name)
+        if step.verb is Verb.UNDRAIN:
+            return plan_end_drain(self.now, name)
         return plan_begin_drain(self.now, name, Drain(since=self.wall))
 
     def _presence(self, step: Step) -> Problem | None:
@@ -380,7 +382,11 @@ def _live(snapshot: Snapshot, pairs: Iterable[Pair]) -> dict[InstanceId, NodeNam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """One job before and after: it survives, degrades (some are missing) or waits (all are)."""
+    """One job before and after.
+
+    It survives with all that it wants. It degrades when it is left with some, and more of them are
+    missing than before; it lacks some when they were missing before. With none at all it waits.
+    """
 
     job: JobKey
     priority: int
@@ -398,7 +404,9 @@ class Fate:
     def outcome(self) -> str:
         if not self.missing:
             return "survives"
-        return "degrades" if self.after else "waits"
+        if not self.after:
+            return "waits"
+        return "degrades" if self.is_worse else "lacks"
 
     @property
     def is_worse(self) -> bool:

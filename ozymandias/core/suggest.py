@@ -1,15 +1,19 @@
 """What would make a job fit. Each suggestion has been put to the scheduler and found to fit.
 
-First what whoever submits could change (fewer, smaller, less particular), then what an operator
-could do: start a node, open it, label it, add one. Each is enough by itself.
+First what brings back what is missing: start a node, end its drain or its cordon. Then, for a job
+that is refused, what whoever submits it could change at once (fewer, smaller, less particular), and
+after that what an operator could do (label a node, add one). A job that is pending was accepted as
+it is, so there it is the other way round: less is asked for last. Each is enough by itself.
 
 Here it is held against rooms and rules alone, and in `core/advice.py` against others who could come
-first: a `Trial` says how. That takes long, so there is a None among
-the suggestions wherever whoever looks for them may do other things before the next is tried.
+first: a `Trial` says how. That takes long, so there is a None among the suggestions wherever
+whoever looks for them may do other things before the next is tried.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ozymandias.core.attempt import Attempt, counted, why_closed
 from ozymandias.core.newcomers import more_nodes
@@ -18,7 +22,7 @@ from ozymandias.core.rules import label_demands, rules_of
 from ozymandias.core.stepwise import Stepwise
 from ozymandias.model.job import Autoscale, Job, Neighbour, PlacementRules, VolumeKind
 from ozymandias.model.labels import labels_for
-from ozymandias.model.node import Demand, NodeName, millis_of
+from ozymandias.model.node import Demand, Node, NodeName, millis_of
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.units import exact_size, format_cores, format_size
@@ -29,6 +33,9 @@ GIBIBYTE = 2**30
 FINE_STEP = 16 * MEBIBYTE  # sizes below 1G are suggested in these steps, larger ones in coarse
 COARSE_STEP = 64 * MEBIBYTE
 CPU_STEP = 50  # thousandths of a core
+# What asks for 1G does not start with 64M: less than one part in so many of what a program was
+# given is advice to break it. Fewer instances are another matter, for each of them works.
+USELESS_BELOW = 2
 TRIES_MAX = 8  # of suggestions alike that are held against more than rooms and rules
 WEIGHT = 10  # of what was required and would be preferred
 
@@ -43,6 +50,7 @@ class Trial:
     holds: Holds
     changed: Attempt  # as it will be asked when the job is changed: its own instances make way
     ahead: tuple[int, ...]  # priorities from which others could be served before it
+    is_pending: bool = False  # it was accepted as it is, and waits
 
 
 def suggestions_for(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
@@ -51,6 +59,7 @@ def suggestions_for(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
 
 
 def suggesting(attempt: Attempt, placeable: int, trial: Trial | None = None) -> Found:
+    is_pending = trial is not None and trial.is_pending
     holds = trial.holds if trial else _fits_already
     changed = trial.changed if trial else attempt
 
@@ -67,20 +76,34 @@ def suggesting(attempt: Attempt, placeable: int, trial: Trial | None = None) -> 
             if tries == TRIES_MAX:
                 return
 
-    yield from first(_fewer_instances(attempt, placeable))
-    if attempt.can_change_job:
-        yield from _less_memory(changed, holds)
-        yield from _less_disk(changed, holds)
-        yield from _less_cpu(changed, holds)
-        yield from first(_no_host_port(changed))
-        yield from first(_more_per_node(changed))
-        for candidate in _less_particular(changed):
-            if (yield from holds(candidate)):
+    def all_of(candidates: Found) -> Found:
+        for candidate in candidates:
+            if candidate is None or (yield from holds(candidate)):
                 yield candidate
-    yield from first(_started(attempt))
-    yield from first(_uncordoned(attempt))
-    yield from first(_labelled(attempt))
-    yield from first(more_nodes(attempt, placeable, trial.ahead if trial else ()))
+
+    def back() -> Found:
+        yield from first(_started(attempt))
+        yield from first(_reopened(attempt, "undrain"))
+        yield from first(_reopened(attempt, "uncordon"))
+
+    def more() -> Found:
+        yield from first(_labelled(attempt))
+        yield from first(more_nodes(attempt, placeable, trial.ahead if trial else ()))
+
+    def less() -> Found:
+        yield from first(_fewer_instances(attempt, placeable))
+        if attempt.can_change_job:
+            yield from _smaller(changed, holds)
+            yield from first(_no_host_port(changed))
+            yield from first(_more_per_node(changed))
+            yield from all_of(_less_particular(changed))
+
+    is_any = False
+    for candidate in chain(back(), *((more(), less()) if is_pending else (less(), more()))):
+        is_any = is_any or candidate is not None
+        yield candidate
+    if attempt.can_change_job and not is_any:
+        yield from _smaller(changed, holds, is_last_resort=True)
 
 
 def _fits_already(_: Suggestion) -> Stepwise[bool]:
@@ -120,7 +143,19 @@ def _smaller_pool(
 # Smaller ------------------------------------------------------------------------------------------
 
 
-def _less_memory(attempt: Attempt, holds: Holds) -> Found:
+def _smaller(attempt: Attempt, holds: Holds, *, is_last_resort: bool = False) -> Found:
+    """Smaller sizes that are still some use; as a last resort those that hardly are."""
+    for less in (_less_memory, _less_disk, _less_cpu):
+        yield from less(attempt, holds, is_last_resort)
+
+
+def _of_use(sizes: Sequence[int], asked: int, is_last_resort: bool) -> Sequence[int]:
+    """Of sizes that grow those that are some use to who asks for so much, or else the others."""
+    cut = bisect_left(sizes, asked, key=lambda size: size * USELESS_BELOW)
+    return sizes[:cut] if is_last_resort else sizes[cut:]
+
+
+def _less_memory(attempt: Attempt, holds: Holds, is_last_resort: bool) -> Found:
     job, demand = attempt.job, attempt.demand
     largest = max(job.containers, key=lambda c: c.memory_bytes)
     others = demand.memory_bytes - largest.memory_bytes
@@ -136,10 +171,11 @@ def _less_memory(attempt: Attempt, holds: Holds) -> Found:
         )
 
     sizes = _human_sizes(largest.memory_bytes)
+    sizes = _of_use(sizes, largest.memory_bytes, is_last_resort)
     yield from _largest(sizes, lambda size: attempt.fits(with_memory(size)), worded, holds)
 
 
-def _less_disk(attempt: Attempt, holds: Holds) -> Found:
+def _less_disk(attempt: Attempt, holds: Holds, is_last_resort: bool) -> Found:
     job, demand = attempt.job, attempt.demand
     volumes = [(v, c) for c in job.containers for v in c.volumes if v.kind is VolumeKind.LOCAL]
     if not volumes:
@@ -158,10 +194,11 @@ def _less_disk(attempt: Attempt, holds: Holds) -> Found:
         )
 
     sizes = _human_sizes(largest.space_bytes)
+    sizes = _of_use(sizes, largest.space_bytes, is_last_resort)
     yield from _largest(sizes, lambda size: attempt.fits(with_disk(size)), worded, holds)
 
 
-def _less_cpu(attempt: Attempt, holds: Holds) -> Found:
+def _less_cpu(attempt: Attempt, holds: Holds, is_last_resort: bool) -> Found:
     job, demand = attempt.job, attempt.demand
     if not demand.cpu_millis:
         return
@@ -178,7 +215,7 @@ def _less_cpu(attempt: Attempt, holds: Holds) -> Found:
             change={f"containers.{largest.name}.cpu": size / 1000},
         )
 
-    sizes = range(CPU_STEP, millis, CPU_STEP)
+    sizes = _of_use(range(CPU_STEP, millis, CPU_STEP), millis, is_last_resort)
     yield from _largest(sizes, lambda size: attempt.fits(with_cores(size)), worded, holds)
 
 
@@ -349,14 +386,21 @@ def start_words(names: Sequence[NodeName]) -> str:
     return f"start {' and '.join(names)} (where `ozy up` made it: `{command}`)"
 
 
-def _uncordoned(attempt: Attempt) -> Found:
+_ENDING: Mapping[str, Callable[[Node], Node]] = {
+    "undrain": lambda node: replace(node, ledger=replace(node.ledger, drain=None)),
+    "uncordon": lambda node: replace(node, ledger=replace(node.ledger, is_cordoned=False)),
+}
+
+
+def _reopened(attempt: Attempt, verb: str) -> Found:
+    """Nodes that are shut by what this ends, and by nothing else."""
     shut = {
         name: Room.of(node)
         for name, node in sorted(attempt.snapshot.nodes.items())
-        if why_closed(node) == "cordoned"
+        if why_closed(node) and not why_closed(_ENDING[verb](node))
     }
     for name in _with_one_of(attempt, shut):
-        yield Suggestion(text=f"uncordon {name}", change={"uncordon": name}) if name else None
+        yield Suggestion(text=f"{verb} {name}", change={verb: name}) if name else None
 
 
 def _labelled(attempt: Attempt) -> Found:

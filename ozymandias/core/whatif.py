@@ -32,6 +32,7 @@ class Verb(StrEnum):
     CORDON = "cordon"
     UNCORDON = "uncordon"
     DRAIN = "drain"
+    UNDRAIN = "undrain"
     SCALE = "scale"
     STOP = "stop"
 
@@ -43,6 +44,7 @@ USAGE = {
     Verb.CORDON: "cordon NODE",
     Verb.UNCORDON: "uncordon NODE",
     Verb.DRAIN: "drain NODE",
+    Verb.UNDRAIN: "undrain NODE",
     Verb.SCALE: "scale JOB INSTANCES",
     Verb.STOP: "stop JOB",
 }
@@ -175,6 +177,7 @@ _READERS: dict[Verb, Callable[[Step, list[_Word]], Step]] = {
     Verb.CORDON: _read_nodes,
     Verb.UNCORDON: _read_nodes,
     Verb.DRAIN: _read_nodes,
+    Verb.UNDRAIN: _read_nodes,
     Verb.SCALE: _read_scale,
     Verb.STOP: _read_stop,
 }

@@ -161,11 +161,18 @@ _FIELDS = (
         doc="What it is compared with: one value, several for in, none for exists.",
     ),
 )
+_MEANT_IN_FULL = {
+    "key": 'did you mean "label"?',
+    "operator": 'did you mean "test"?',
+    "op": 'did you mean "test"?',
+    "in": 'write "test: in" and "values: [a, b]"',
+    "exists": 'write "test: exists"',
+}
 _PLAIN = Record(
     title="a rule on labels",
     fields=_FIELDS,
     build=_build_rule,
-    meant={"weight": 'what is required has no weight; did you mean "prefer"?'},
+    meant={**_MEANT_IN_FULL, "weight": 'what is required has no weight; did you mean "prefer"?'},
 )
 _WEIGHED = Record(
     title="a rule on labels",
@@ -179,6 +186,7 @@ _WEIGHED = Record(
         ),
     ),
     build=_build_rule,
+    meant=_MEANT_IN_FULL,
 )
 
 

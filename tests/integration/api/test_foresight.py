@@ -56,6 +56,9 @@ def test_what_if_tells_people(running: Cluster) -> None:
     assert "web  degrades  6 -> 4" in ran.out
     assert "2 instances of web would wait: needs 1G of memory" in ran.out
     assert "Not everything would have a place (web)." in ran.out
+    ran = running.ozy("what-if", "lose n2; drain n3; undrain n3")
+    assert "drain n3:" in ran.out and "undrain n3:" in ran.out
+    assert "No job would be worse off." in ran.out
 
 
 def test_what_if_tells_scripts(running: Cluster) -> None:

@@ -66,3 +66,22 @@ def test_processors_are_shared_out(own_cluster: Cluster) -> None:
     refused = own_cluster.request("POST", "/v1/jobs", job("more", "", 1, "    cpu: 2\n"))
     assert refused.document["type"].endswith("#insufficient-cpu")
     assert refused.document["detail"] == "Job requires 2 cores but only 0 cores can be allocated."
+
+
+def test_what_is_preferred_in_vain_is_told(own_cluster: Cluster) -> None:
+    """By plan and submit, as text and as a document; the job is placed all the same."""
+    assert own_cluster.ozy("node", "label", "n1", "zone=a").code == 0
+    path = own_cluster.job("web", placement={"spread": "zoen", "prefer": ["zone == b"]})
+    spread = "no node has a label zoen, so spread has nothing to spread over; there is: zone"
+    notes = [spread, "no node has zone == b, so to prefer it changes nothing"]
+    planned = own_cluster.ozy("plan", path)
+    assert planned.code == 0 and "It fits: 1 to place" in planned.out
+    assert all(f"  note: {note}\n" in planned.out for note in notes)
+    assert own_cluster.ozy("plan", path, "-o", "json").document["notes"] == notes
+    submitted = own_cluster.ozy("submit", path)
+    assert submitted.code == 0 and f"  note: {spread}\n" in submitted.out
+    again = own_cluster.ozy("submit", path, "-o", "json")
+    assert f"  note: {spread}\n" in again.err and again.document["state"] == "healthy"
+    large = own_cluster.job("big", placement={"spread": "zoen"}, container={"memory": "64G"})
+    refused = own_cluster.ozy("plan", large, "-o", "json")
+    assert refused.code == 3 and refused.document["notes"] == [spread]

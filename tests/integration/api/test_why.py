@@ -111,10 +111,16 @@ def test_pending_comes_with_suggestions(own_cluster: Cluster) -> None:
 
     def suggested() -> bool:
         found = own_cluster.ozy("why", "web", "-o", "json").document
-        return {"uncordon": "n1"} in [row["change"] for row in found["suggestions"]]
+        changes = [row["change"] for row in found["suggestions"]]
+        return {"uncordon": "n1"} in changes and {"undrain": "n3"} in changes
 
     until(suggested, 60)
-    assert "would have a place if you uncordon n1." in own_cluster.ozy("why", "web").out
+    told = own_cluster.ozy("why", "web").out
+    assert "would have a place if you uncordon n1." in told
+    assert "would have a place if you undrain n3." in told
+    # Who lacked more before does not degrade.
+    ran = own_cluster.ozy("what-if", "add n4 1G")
+    assert "web  lacks    4 -> 5  6" in ran.out and "No job would be worse off." in ran.out
 
 
 def test_why_others_had_to_leave_and_why_it_was_this_one(own_cluster: Cluster) -> None:

@@ -28,7 +28,7 @@ from ozymandias.model.job import (
     Neighbour,
     PlacementRules,
 )
-from ozymandias.model.node import NodeName
+from ozymandias.model.node import Drain, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, Settings
@@ -250,11 +250,33 @@ def test_of_several_nodes_the_one_that_helps_is_suggested() -> None:
     shut = cluster(node("n1", "1G", cordoned=True), node("n2", "2G", cordoned=True))
     shut = waiting(shut, job("high", 2, "512M", priority=5), job("web", 1, "512M"))
     assert {"uncordon": "n2"} in changes(shut) and {"uncordon": "n1"} not in changes(shut)
+    drain = Drain(since=1.0)
+    drained = cluster(node("n1", "1G", drain=drain), node("n2", "2G", drain=drain))
+    drained = waiting(drained, job("high", 2, "512M", priority=5), job("web", 1, "512M"))
+    assert {"undrain": "n2"} in changes(drained) and {"undrain": "n1"} not in changes(drained)
+    assert serves(drained, WEB, {"undrain": "n2"})
+    assert "It would have a place if you undrain n2." in why(drained, WEB)
+
+
+def test_to_end_a_drain_is_suggested_to_a_refused_job_too() -> None:
+    """Where that alone opens the node: not if it is cordoned beside, not alive or degraded."""
+    drain, wanted = Drain(since=1.0), job("web", 1, "2G")
+    for beside in ({}, {"cordoned": True}, {"alive": False}, {"degraded": "podman hangs"}):
+        snapshot = cluster(node("n1", "1G"), node("n2", "4G", drain=drain, **beside))
+        if not beside:
+            told = refused(submit(snapshot, wanted))
+            assert told.hint.startswith("undrain n2; or ")
+            assert isinstance(submit(followed(snapshot, WEB, {"undrain": "n2"}), wanted), Plan)
+        for found in (refused(submit(snapshot, wanted)), readvised(snapshot, wanted)):
+            assert ({"undrain": "n2"} in suggested_changes(found)) is (not beside)
+            assert not any("uncordon" in change for change in suggested_changes(found))
 
 
 def test_however_many_nodes_are_too_small_the_one_that_helps_is_suggested() -> None:
-    """By its label, uncordoned or started: one after many, and the first of two alike."""
-    for change, closed in (("label", {}), ("uncordon", {"cordoned": True}), ("start", {})):
+    """By its label, undrained, uncordoned or started: one after many, the first of two alike."""
+    shut = {"uncordon": {"cordoned": True}, "undrain": {"drain": Drain(since=1.0)}}
+    for change in ("label", "start", *shut):
+        closed = shut.get(change, {})
         small = [node(f"n{number:03}", "256M", **closed) for number in range(300)]
         large = [node(name, "2G", **closed) for name in ("n300", "n301")]
         snapshot = cluster(*small, *large)
@@ -293,6 +315,40 @@ def test_a_smaller_size_leaves_room_for_whoever_comes_first() -> None:
     assert not serves(snapshot, WEB, {"containers.app.memory": "288M"})
 
 
+def test_what_is_missing_comes_back_before_less_is_asked_for() -> None:
+    """Who waits was accepted as it is: nodes first, less last. Who is refused may ask for less."""
+    drain = Drain(since=1.0)
+    shut = (node("n3", "4G", drain=drain), node("n4", "4G", cordoned=True))
+    snapshot = lost(cluster(node("n1", "2G"), node("n2", "4G"), *shut), "n2")
+    wanted = job("web", 2, "1500M")
+    back = [{"start": ["n2"]}, {"undrain": "n3"}, {"uncordon": "n4"}]
+    less = [{"numInstances": 1}, {"containers.app.memory": "1G"}]
+    more = [{"nodes": 1, "memory_bytes": parse_size("1500M"), "disk_bytes": 0}]
+    assert changes(waiting(snapshot, wanted)) == back + more + less
+    for told in (refused(submit(snapshot, wanted)), readvised(snapshot, wanted)):
+        assert suggested_changes(told) == back + less + more
+
+
+def test_what_is_hardly_of_use_is_suggested_only_if_nothing_else_helps() -> None:
+    """A program that asks for 1G does not run in 64M; fewer instances of it do."""
+    full = settled(submitted(cluster(node("n1", "1G", "1G", cpu=1000)), job("db", 1, "600M")))
+    memory, half = "containers.app.memory", {"containers.app.memory": "416M"}
+    assert half in changes(waiting(full, job("web", 1, "832M")))
+    assert not any(memory in change for change in changes(waiting(full, job("web", 1, "848M"))))
+    for large in (job("web", 1, "100M", disk="3G"), job("web", 1, "100M", cpu=3.0)):
+        (found,) = changes(waiting(full, large))
+        assert "nodes" in found
+    # A new node has no db to be near to.
+    near = PlacementRules(near=(Neighbour(job=key("db")),))
+    alone = waiting(full, job("web", 1, "848M", placement=near))
+    assert changes(alone) == [half] and serves(alone, WEB, half)
+    told = readvised(full, job("web", 1, "848M", placement=near))
+    assert suggested_changes(told) == [half]
+    many = refused(submit(cluster(n1="1G"), job("web", 6, "1G")))
+    assert {"numInstances": 1} in suggested_changes(many)
+    assert not any(memory in change for change in suggested_changes(many))
+
+
 # Refused ------------------------------------------------------------------------------------------
 
 
@@ -313,7 +369,7 @@ def test_a_node_for_a_refused_job_has_room_for_those_who_wait() -> None:
     plain, told = refused(submit(snapshot, wanted)), readvised(snapshot, wanted)
     assert "add 1 node with at least 600M of memory to allocate" in plain.hint
     words = "add 1 node with at least 1200M of memory to allocate (600M for what comes first)"
-    assert told.hint == f"give app 256M of memory instead of 600M; or {words}"
+    assert told.hint == words
     assert told.fields["suggestions"][-1]["text"] == words
     served = {False: suggested_changes(plain)[-1], True: suggested_changes(told)[-1]}
     for is_served, change in served.items():
@@ -357,7 +413,8 @@ def test_among_thousands_of_nodes_there_is_advice() -> None:
     wanted = job("web", 1, "2G")
     words = ["give app 1G of memory instead of 2G", "add 1 node with at least 2G of memory"]
     pending = waiting(snapshot, wanted)
-    for found in (advice(pending, WEB), suggestions_of(readvised(snapshot, wanted))):
+    told = suggestions_of(readvised(snapshot, wanted))
+    for found in (reversed(advice(pending, WEB)), told):
         assert [one.text.removesuffix(" to allocate") for one in found] == words
     assert all(serves(pending, WEB, change) for change in changes(pending))
 
@@ -413,7 +470,7 @@ placements = st.builds(
 made_nodes = st.tuples(
     st.sampled_from(["512M", "1G", "2G"]),
     st.fixed_dictionaries({"zone": zones}, optional={"cores": cores, "gpu": st.just("no")}),
-    st.sampled_from(["ready", "ready", "ready", "lost", "cordoned"]),
+    st.sampled_from(["ready", "ready", "ready", "lost", "cordoned", "drained"]),
 )
 bystanders = st.tuples(
     st.integers(0, 2),  # that have a place
@@ -435,7 +492,13 @@ def with_pending(draw: st.DrawFn) -> Snapshot:
     made = draw(st.lists(made_nodes, min_size=1, max_size=4))
     snapshot = cluster(
         *(
-            node(f"n{i}", memory, labels=labels, cordoned=state == "cordoned")
+            node(
+                f"n{i}",
+                memory,
+                labels=labels,
+                cordoned=state == "cordoned",
+                drain=Drain(since=1.0) if state == "drained" else None,
+            )
             for i, (memory, labels, state) in enumerate(made)
         )
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ozymandias.core.advice import advice
 from ozymandias.core.arbiter import Leisure, propose
 from ozymandias.jobspec.parse import parse
 from ozymandias.model.instance import SlotState
@@ -127,6 +128,8 @@ def test_a_worker_is_lost(name: str) -> None:
         e.job.name for plan in plans for e in plan.edits if e.after is SlotState.STOPPING
     )
     assert all(count == 1 for count in stops.values()), stops  # nobody is displaced twice
+    for waits in (one for one in snapshot.jobs if one.name in left):
+        assert advice(snapshot, waits)[0].change == {"start": [name]}  # before asking for less
 
 
 @pytest.mark.parametrize("name", ["infra", "apps"])

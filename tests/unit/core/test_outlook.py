@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ozymandias.core.edits import step as step_of
-from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_uncordon
+from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_end_drain, plan_uncordon
 from ozymandias.core.outlook import Fate, Future, fates, suggested, waiting_after
 from ozymandias.core.schedule import plan_pending, plan_scale, plan_stop
 from ozymandias.core.stepwise import at_once
@@ -136,6 +136,26 @@ def test_lost_work_moves_to_where_there_is_room() -> None:
     assert moved == sorted(moved, key=lambda name: name != "db") and "db" in moved
 
 
+def test_who_lacks_what_it_lacked_before_does_not_degrade() -> None:
+    """Some are missing before and after: it is worse only when they have become more."""
+    snapshot = submitted(cluster(n1="2G"), job("web", 2))
+    head = replace(snapshot.jobs[WEB].head, wanted=6)
+    before = settled(replace(snapshot, jobs={WEB: replace(snapshot.jobs[WEB], head=head)}))
+    told = {
+        "add n2 1G": ("lacks", 2, 3, False),
+        "cordon n1": ("lacks", 2, 2, False),
+        "add n2 4G": ("survives", 2, 6, False),
+        "add n2 1G; lose n1": ("degrades", 2, 1, True),
+        "lose n1": ("waits", 2, 0, True),
+    }
+    for text, expected in told.items():
+        (fate,) = fates(before, played(before, text).now)
+        assert (fate.outcome, fate.before, fate.after, fate.is_worse) == expected
+    none = played(before, "lose n1").now
+    (fate,) = fates(none, played(none, "cordon n1").now)
+    assert (fate.outcome, fate.is_worse) == ("waits", False)
+
+
 def test_an_added_node_takes_what_waited() -> None:
     """Lose one, add one: what had no place in between has one in the end."""
     snapshot = settled(submitted(cluster(n1="4G", n2="4G"), job("web", 8)))
@@ -150,6 +170,20 @@ def test_a_drained_node_becomes_empty() -> None:
     future = played(snapshot, "drain n1")
     assert {a.node for a in future.now.instances(WEB)} == {"n2"}
     assert future.is_at_rest
+
+
+def test_a_node_that_is_opened_again_takes_what_waits() -> None:
+    """A drain is ended as a cordon is; what is shut by both stays shut until both are over."""
+    shut = [node("n1", "4G"), node("n2", "4G", cordoned=True, drain=Drain(since=1.0))]
+    snapshot = submitted(cluster(*shut), job("web", 0))
+    head = replace(snapshot.jobs[WEB].head, wanted=6)
+    snapshot = replace(snapshot, jobs={WEB: replace(snapshot.jobs[WEB], head=head)})
+    assert spread(played(snapshot, "undrain n2").now) == [4]
+    assert spread(played(snapshot, "undrain n2; uncordon n2").now) == [4, 2]
+    future = Future(snapshot).play()
+    problem = future.suppose(steps("uncordon n2")[0])
+    assert problem and problem.kind.slug == "node-draining"
+    compare(snapshot, "undrain n2; uncordon n2; drain n1; undrain n1")
 
 
 def test_scaling_is_refused_as_it_would_be() -> None:
@@ -171,6 +205,7 @@ def test_names_that_are_not_there_are_told() -> None:
         "scale web 2",
         "stop web",
         "drain n9",
+        "undrain n9",
     ):
         problem = future.suppose(steps(text)[0])
         assert problem and problem.kind.slug == "invalid-what-if", text
@@ -321,6 +356,8 @@ def decided(now: Snapshot, step: Step, wall: float) -> Plan | Problem:
         return plan_cordon(now, name)
     if step.verb is Verb.UNCORDON:
         return plan_uncordon(now, name)
+    if step.verb is Verb.UNDRAIN:
+        return plan_end_drain(now, name)
     return plan_begin_drain(now, name, Drain(since=wall))
 
 

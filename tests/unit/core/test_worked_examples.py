@@ -8,6 +8,7 @@ import pytest
 
 from ozymandias.cli.complain import problem_text
 from ozymandias.core.explain import why
+from ozymandias.core.in_vain import in_vain
 from ozymandias.core.nodes import plan_cordon
 from ozymandias.jobspec.parse import parse
 from ozymandias.model.job import Job, JobKey, LabelRule, PlacementRules
@@ -130,6 +131,13 @@ def test_how_an_example_is_refused(snapshot: Snapshot, wanted: Job) -> None:
     """With the numbers of every node and the changes that would help."""
     problem: Problem = refused(submit(snapshot, wanted))
     assert f"{problem_text(problem)}\n" in TEXTS
+
+
+def test_what_is_preferred_in_vain_in_the_example() -> None:
+    """A note for each slip of the pen, as `ozy plan` prints it."""
+    asked = PlacementRules(spread="zoen", prefer=(replace(SSD, values=("sdd",), weight=1),))
+    notes = in_vain(three(), replace(SHOP, placement=asked))
+    assert "".join(f"  note: {note}\n" for note in notes) in TEXTS
 
 
 def test_who_is_displaced_in_the_example_and_what_would_help() -> None:
