@@ -71,8 +71,9 @@ fuzz: setup ## inputs made to break things: make fuzz FUZZ_COUNT=1000 FUZZ_SEED=
 bench: setup ## the figures, one JSON line each
 	@$(ROOT) $(PYTHON) -m bench
 
-docs: setup ## write docs/cli.md and docs/man anew from the commands' help
+docs: setup ## write docs/cli.md, docs/man, docs/api.md and docs/openapi.json anew from the code
 	$(PYTHON) -m ozymandias.cli.manual docs
+	$(PYTHON) -m ozymandias.api.manual docs
 
 bench-edge: setup coredns ## what the edges do per CPU-second, against others
 	@$(ROOT) $(PYTHON) -m bench.dns

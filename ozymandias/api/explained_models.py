@@ -129,8 +129,8 @@ class Planned(PlanDocument):
     """What a submit would do now and what follows from it, and what one instance takes.
 
     `others` is what becomes of other jobs meanwhile, in that order; `others_left_out` says why the
-    rest of it is not foreseen, or is "". In the end `missing` instances have no place, and
-    `outdated` ones are not replaced.
+    rest of it is not foreseen, or is "". In the end `missing` instances have no place, `outdated`
+    ones are not replaced, and the other jobs in `hurt` have fewer than they would have without it.
     """
 
     job: str
@@ -148,6 +148,7 @@ class Planned(PlanDocument):
     others_left_out: str
     missing: Count
     outdated: Count
+    hurt: list[Fate]
     lose_node: Outcome | None = None  # if it was asked for
     lose_any: Survival | None = None
 

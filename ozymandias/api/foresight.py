@@ -258,6 +258,7 @@ def foreseen_document(foreseen: Foreseen) -> Document:
         "others_left_out": foreseen.left_out,
         "missing": foreseen.missing,
         "outdated": foreseen.outdated,
+        "hurt": [fate_row(fate) for fate in foreseen.hurt],
     }
 
 

@@ -83,9 +83,7 @@ def _draw_step(step: Document) -> None:
     if not step["changes"] and not step["problem"]:
         print("    nothing moves")
     for fate in step["hurt"]:
-        lost = fate["waiting"]
-        who = _who(lost, len(lost)) or f"{fate['wanted'] - fate['after']} of {_name(fate)}"
-        print(paint("  ? ", RED) + f"{who} would wait")
+        print(paint("  ? ", RED) + f"{_hurt_words(fate)} would wait")
 
 
 def _draw_later(found: Document) -> None:
@@ -106,7 +104,7 @@ def _draw_later(found: Document) -> None:
 
 
 def draw_followed(found: Document) -> None:
-    """What comes of a changed job beside its own steps; an earlier daemon does not tell."""
+    """What comes of a change beside the job's own steps; an earlier daemon does not tell."""
     if found.get("others"):
         print("Meanwhile, of other jobs:")
         _draw_changes(found["others"])
@@ -115,6 +113,8 @@ def draw_followed(found: Document) -> None:
     if found.get("outdated"):
         count = plural(found["outdated"], "instance")
         print(paint(f"In the end {count} would not be replaced.", RED))
+    for fate in found.get("hurt", ()):
+        print(paint(f"In the end {_hurt_words(fate)} would wait.", RED))
     if found.get("others_left_out"):
         why = clean(found["others_left_out"])
         print(paint(f"From then on what others do is left out: {why}.", DIM))
@@ -158,6 +158,11 @@ def draw_fates(rows: list[Document]) -> None:
     ]
     header = ("JOB", "OUTCOME", "LIVE", "WANTED", "PRIORITY", "WITHOUT A PLACE")
     print_table(header, cells, empty="No jobs.", state=1, colour=lambda s: _COLOURS.get(s, ""))
+
+
+def _hurt_words(fate: Document) -> str:
+    lost = fate["waiting"]
+    return _who(lost, len(lost)) or f"{fate['wanted'] - fate['after']} of {_name(fate)}"
 
 
 def _who(names: list[str], count: int) -> str:

@@ -3,8 +3,9 @@
 Submitting a changed job only writes its new version; the replacing is done afterwards, one instance
 at a time, by whichever peer comes first, and in between everything else that the cluster has to do:
 a lost node's work, a drain, those that wait for the room that an old instance leaves, and what has
-to leave for the job itself. So it is played as the peers will do it (`core/outlook.py`), to the end
-of a freeze and beyond. Moves for a better layout, which are made at leisure, are left out.
+to leave for the job itself. A new job is placed at once, but whom it displaces looks for another
+place. So it is played as the peers will do it (`core/outlook.py`), to the end of a freeze and
+beyond. Moves for a better layout, which are made at leisure, are left out.
 
 Where there is no end to it, or none to the freeze, the rest of the job's own steps is foreseen as
 if it were alone, with the very steps of `core.rollout`, in rooms in which every new instance gets
@@ -14,10 +15,9 @@ healthy and every stopping one is gone at the next step. The answer says so.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ozymandias.core.apply import apply
 from ozymandias.core.buckets import Buckets, FreeSlots, is_system, per_node, sort_job
 from ozymandias.core.edits import new_instance, step
-from ozymandias.core.outlook import PLANS_MAX, Change, Future
+from ozymandias.core.outlook import PLANS_MAX, Change, Fate, Future, fates
 from ozymandias.core.placement import place
 from ozymandias.core.rollout import Rolling, next_step, rolling_of, tied
 from ozymandias.core.rooms import Rooms, rooms_of
@@ -46,6 +46,7 @@ class Foreseen:
     left_out: str = ""  # why what others do is left out, from some moment on
     missing: int = 0  # instances that would have no place in the end
     outdated: int = 0  # instances that would not be replaced
+    hurt: tuple[Fate, ...] = ()  # other jobs that would be left with fewer than without the plan
     staying: tuple[Staying, ...] = ()  # those that no new one comes for
 
 
@@ -58,15 +59,18 @@ def foresee(
 def foreseeing(
     snapshot: Snapshot, plan: Plan, wall: float = 0.0, *, plans_max: int = PLANS_MAX
 ) -> Stepwise[Foreseen]:
-    """What a plan does, and what follows from its change of a job that was there before.
+    """What a plan does, and what follows from its change of a job, or from whom it displaces.
 
     ``wall`` is the wall clock. Beyond ``plans_max`` plans of the peers the job is foreseen alone.
     """
     change = plan.job
-    is_changed = change is not None and change.head is not None and change.key in snapshot.jobs
-    if change is None or not is_changed or (change.head and change.head.deleting):
+    if change is None or change.head is None or change.head.deleting:
         return Foreseen(edits=plan.edits)
-    playing = _Playing(Future(apply(snapshot, plan), wall), change.key, list(plan.edits))
+    if change.key not in snapshot.jobs and not plan.displaced:
+        return Foreseen(edits=plan.edits)
+    future = Future(snapshot, wall)
+    future.carry_out(plan)
+    playing = _Playing(future.copy(), change.key, list(plan.edits))
     yield from playing.playing(plans_max)
     if playing.outdated and (thawed := playing.future.thawed()):
         playing.future = thawed
@@ -83,11 +87,27 @@ def foreseeing(
             others=tuple(playing.others),
             missing=max(0, wanted_of(now, record) - live),
             outdated=playing.outdated,
+            hurt=(yield from _hurt(snapshot, playing.future, change.key, plans_max)),
             staying=_staying(now, change.key),
         )
     edits = (*playing.edits, *_alone(now, change.key))
     others, staying = tuple(playing.others), _staying(now, change.key)
     return Foreseen(edits=edits, others=others, left_out=left_out, staying=staying)
+
+
+def _hurt(
+    snapshot: Snapshot, end: Future, key: JobKey, plans_max: int
+) -> Stepwise[tuple[Fate, ...]]:
+    """The other jobs that have fewer in the end than they would have without the plan."""
+    if not _worse(snapshot, end.now, key):
+        return ()
+    without = _Playing(Future(snapshot, end.wall), key, [])
+    yield from without.playing(plans_max)
+    return _worse(without.future.now, end.now, key)
+
+
+def _worse(before: Snapshot, after: Snapshot, key: JobKey) -> tuple[Fate, ...]:
+    return tuple(fate for fate in fates(before, after) if fate.job != key and fate.is_worse)
 
 
 def _staying(now: Snapshot, key: JobKey) -> tuple[Staying, ...]:

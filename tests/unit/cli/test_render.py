@@ -161,6 +161,10 @@ def test_what_follows_for_others_is_told_after_a_plan(capsys: pytest.CaptureFixt
         "others": [{**change, "from": None, "to": "n1"}],
         "missing": 1,
         "outdated": 2,
+        "hurt": [
+            {"job": "batch", "namespace": "default", "waiting": ["batch-1", "batch-2"]},
+            {"job": "logs", "namespace": "default", "waiting": [], "wanted": 3, "after": 2},
+        ],
         "others_left_out": "the freeze has no end in sight",
     }
     draw_followed(found)
@@ -169,6 +173,8 @@ def test_what_follows_for_others_is_told_after_a_plan(capsys: pytest.CaptureFixt
         "  + db-0 on n1: room appeared",
         "In the end 1 instance would wait.",
         "In the end 2 instances would not be replaced.",
+        "In the end batch-1, batch-2 would wait.",
+        "In the end 1 of logs would wait.",
         "From then on what others do is left out: the freeze has no end in sight.",
     ]
     draw_followed({})

@@ -57,12 +57,14 @@ class Watched(Lived):
 
 
 def compare(snapshot: Snapshot, changed: Job) -> Foreseen | None:
-    """Foreseen and lived through: the same steps in the same order; None: it is refused."""
+    """Foreseen and lived through: the same steps in the same order; None: nothing to compare."""
     lived = Watched(snapshot, SECONDS)
     start, of = lived.now, changed.key
     decision = submit(start, changed)
     if not isinstance(decision, Plan) or decision.is_empty:
         return None
+    if of not in start.jobs and not decision.displaced:
+        return None  # nothing follows from it
     foreseen = foresee(start, decision, SECONDS)
     lived.carry_out(decision)
     begun = len(lived.done)
@@ -76,7 +78,15 @@ def compare(snapshot: Snapshot, changed: Job) -> Foreseen | None:
     assert foreseen.missing == max(0, head.wanted - len(own))
     assert foreseen.outdated == sum(a.version != head.version for a in own)
     assert not foreseen.left_out
+    is_felt = foreseen.others or decision.displaced
+    without = Lived(start, SECONDS).rest().now if is_felt else lived.now
+    fewer = [k for k in without.jobs if k != of and live(lived.now, k) < live(without, k)]
+    assert sorted(fate.job for fate in foreseen.hurt) == sorted(fewer)
     return foreseen
+
+
+def live(snapshot: Snapshot, of: JobKey) -> int:
+    return sum(a.state in LIVE for a in snapshot.instances(of))
 
 
 def thrown(seed: int) -> tuple[Snapshot, Job]:
@@ -115,6 +125,37 @@ def test_what_is_foreseen_of_a_change_is_what_happens(seeds: range) -> None:
     """Also while nodes are lost or drained, others wait, and some displace others."""
     found = [compare(*thrown(seed)) for seed in seeds]
     assert sum(bool(one and one.others) for one in found) >= 2
+
+
+@pytest.mark.parametrize("seeds", [range(n, n + 20) for n in range(0, 100, 20)], ids=str)
+def test_what_is_foreseen_of_those_whom_a_new_job_displaces_is_what_happens(seeds: range) -> None:
+    """Some find another place, some wait, some displace others in their turn."""
+    found = [compare(*thrown_new(seed)) for seed in seeds]
+    assert sum(bool(one and one.others) for one in found) >= 2
+    assert sum(bool(one and one.hurt) for one in found) >= 2
+
+
+def thrown_new(seed: int) -> tuple[Snapshot, Job]:
+    """A job that is more important than all others there."""
+    snapshot, _ = thrown(seed)
+    dice = random.Random(-seed - 1)
+    size, count = dice.choice(["1G", "2G", "3G"]), dice.randint(1, 2)
+    return snapshot, job("new", count, size, priority=300)
+
+
+def test_whom_a_new_job_displaces_finds_another_place_or_waits_and_that_is_told() -> None:
+    """Smaller than who came, it fits where that one did not; where others are already it waits."""
+    for other, others, hurt in (
+        ("2G", [("low-0", "", "n1")], []),
+        ("3G", [], [("low", ("low-0",))]),
+    ):
+        snapshot = replace(cluster(n1="4G", n2="4G"), settings=OFF)
+        jobs = job("low", 1, "2G"), job("high", 1, other, priority=900)
+        snapshot = settled(submitted(snapshot, *jobs))
+        plan = planned(submit(snapshot, job("new", 1, "3G", priority=500)))
+        found = foresee(snapshot, plan, SECONDS)
+        assert [(str(c.instance), c.origin, c.to) for c in found.others] == others
+        assert [(fate.job.name, fate.waiting) for fate in found.hurt] == hurt
 
 
 def test_others_take_the_room_that_an_old_instance_leaves() -> None:
