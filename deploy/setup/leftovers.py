@@ -51,7 +51,9 @@ def podman(*arguments: str) -> set[str]:
 
 
 def mounts() -> set[str]:
-    return {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    """All but the one that podman makes with the first network of a machine, and keeps."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {line.split()[4] for line in lines} - {"/run/netns"}
 
 
 def loop_devices() -> set[str]:
