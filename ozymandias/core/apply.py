@@ -125,7 +125,8 @@ def _placed(
             before, count = row.running, len(numbers)
             after = before.plus(demand, count)
         rows[name] = row = row.with_running(job, new, after)
-        nodes[name] = _with_sums(node, *row.sums(), commit)
+        held, promised = row.sums()
+        nodes[name] = _with_sums(node, held, promised, commit)
     return snapshot.assigned.with_job(job, found, rows), there.changed(nodes, lasts=True)
 
 

@@ -83,7 +83,7 @@ class Inventory:
         if not before:
             self._put_all(nodes)
             return
-        seats, standing_of = self._seats, self._standing
+        seats, classes, standing_of = self._seats, self._classes, self._standing
         for name, node in changes_between(before, nodes).items():
             seat = seats.get(name)
             new = standing_of(node) if node is not None else None
@@ -92,8 +92,8 @@ class Inventory:
             elif new is not (old := seat.standing):
                 seat.standing = new
                 if new.kind != old.kind:  # most are as full as before, by tenths
-                    self._classes[old.kind].remove(seat)
-                    self._ring(new.kind).add(seat)
+                    classes[old.kind].remove(seat)
+                    (classes.get(new.kind) or self._ring(new.kind)).add(seat)
 
     def _put_all(self, nodes: Mapping[NodeName, Node]) -> None:
         """The first ones."""

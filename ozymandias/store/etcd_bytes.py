@@ -93,7 +93,7 @@ def _compare_tail(target: str, operand: int) -> bytes:
 def _add_operations(parts: list[bytes], kind: bytes, ops: Iterable[Op]) -> None:
     frames = _FRAMES
     for op in ops:
-        if type(op) is not Put or op.lease or op.keep_lease or not (op.key and op.value):
+        if type(op) is not Put or op.lease or op.keep_lease:
             message = _rare(op)
             parts += (kind, _varint(len(message)), message)
             continue
@@ -121,7 +121,9 @@ class _Frames(dict[int, tuple[bytes, bytes]]):
         if len(self) >= FRAMES_MAX:
             self.clear()
         length, size = lengths >> SIZE_BITS, lengths & (1 << SIZE_BITS) - 1
-        head, middle = _PUT_KEY + _varint(length), _PUT_VALUE + _varint(size)
+        # What is empty is left out.
+        head = _PUT_KEY + _varint(length) if length else b""
+        middle = _PUT_VALUE + _varint(size) if size else b""
         inside = len(head) + length + len(middle) + size
         inner = _REQUEST_PUT + _varint(inside)
         found = self[lengths] = _varint(len(inner) + inside) + inner + head, middle
