@@ -48,13 +48,10 @@ def place_runs(
     taken: dict[NodeName, int] = {}  # by now
     why: object
     for name, standing in order.in_part(part, start) if part else order.in_order(start):
-        before = 0
-        if is_plain and name not in taken:
-            number, why = standing.most, standing
-            if number > most:
-                number = most
+        before = taken.get(name, 0)
+        if is_plain and not before:
+            number, why = min(most, standing.most), standing
         else:
-            before = taken.get(name, 0)
             same, had = apart_from.get(name, 0) + before, there.get(name, 0) + before
             number = min(standing.most, share - same, limit - had)
             cores = _cores(nodes[name]) if counts_cpu else None

@@ -259,7 +259,9 @@ class Node(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_schedulable(self) -> bool:
-        presence, load = self.presence, self.load
-        if presence is None or presence.degraded or (load is not None and load.taint):
-            return False
-        return self.ledger.takes_work
+        return (
+            self.presence is not None
+            and not self.presence.degraded
+            and self.ledger.takes_work
+            and not (self.load and self.load.taint)
+        )
