@@ -212,6 +212,13 @@ class Batch:
             own.size_bytes + last.size_bytes > BYTES_MAX or own.compares + more > self._compares_max
         )
 
+    @property
+    def size_ahead_bytes(self) -> int:
+        """About how large it is if it leaves ahead: unanswered ledgers are compared whole."""
+        beneath, nodes = self.beneath, self.reach.nodes
+        whole = [name for name in nodes if name in beneath and not beneath[name].revision]
+        return self.reach.size_bytes + _NODE_BYTES * len(whole)
+
     def job_changes(self) -> list[JobChange]:
         return [plan.job for plan in self.plans if plan.job]
 

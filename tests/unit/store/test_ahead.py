@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
+from ozymandias.core.routes import Names
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Job, JobHead
-from ozymandias.model.node import NodeName
+from ozymandias.model.node import Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import (
@@ -25,12 +26,14 @@ from ozymandias.ports import (
     Unavailable,
 )
 from ozymandias.problems import Problem
-from ozymandias.sim.etcd import SimEtcd
+from ozymandias.sim.etcd import REQUEST_BYTES_MAX, SimEtcd
 from ozymandias.sim.invariants import check_schedule
 from ozymandias.sim.store import Cut
 from ozymandias.store import keys
-from ozymandias.store.batch import Batch
-from ozymandias.store.commit import Committed, Decide
+from ozymandias.store.batch import Batch, Reach
+from ozymandias.store.commit import AHEAD_BYTES_MAX, Committed, Decide
+from ozymandias.store.etcd_bytes import txn_request
+from ozymandias.store.transaction import completed, drafted
 from tests.unit.store.rig import GIB, Peer, creation, edit, in_virtual_time, job, peers, web
 from tests.unit.store.test_others import fresh
 
@@ -128,6 +131,58 @@ def test_a_large_one_leaves_ahead_unless_races_were_lost(
             assert [round(at - began, 3) for at in arrived[2:]] == [0.05, 0.15]
 
     in_virtual_time(main)
+
+
+@pytest.mark.parametrize(("node", "seconds"), [("n1", 0.15), ("n2", 0.052)])
+def test_one_that_compares_too_much_by_value_waits(
+    node: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store would refuse it for its size; where it goes to another node it is small enough."""
+    large = Reach.of(creation(job("b"), node)).size_bytes
+    monkeypatch.setattr("ozymandias.store.commit.AHEAD_BYTES_MAX", large)
+
+    async def main() -> None:
+        async with peers(["n1", "n2"], memory_bytes=64 * GIB, eager=True) as (etcd, [peer, _]):
+            loop, arrived = asyncio.get_running_loop(), list[float]()
+            etcd.on_commit.append(lambda revision, events: arrived.append(loop.time()))
+            peer.store.faults.latency = SLOW
+            began = loop.time()
+            await one_after_the_other(peer, [noted([], "a"), noted([], "b", node)])
+            assert [round(at - began, 3) for at in arrived] == [0.05, seconds]
+
+    in_virtual_time(main)
+
+
+def test_what_leaves_ahead_is_never_refused_for_its_size() -> None:
+    """Every node is in the one before it, too: their ledgers are compared whole, by value."""
+    sizes = []
+    for number in range(600, 1300, 50):
+        nodes = [NodeName(f"node-{n:05d}") for n in range(number)]
+        first = placed_on(nodes, Snapshot(nodes={name: any_node(name) for name in nodes}))
+        second = placed_on(nodes, first.after, first)
+        transaction = completed(drafted(second, Names()), second, ())
+        if second.size_ahead_bytes <= AHEAD_BYTES_MAX:
+            sizes.append(len(txn_request(transaction.compare, transaction.then, ())))
+    assert REQUEST_BYTES_MAX * 3 // 4 < max(sizes) <= REQUEST_BYTES_MAX
+
+
+def any_node(name: NodeName) -> Node:
+    resources, labels = Resources(memory_bytes=2**38, disk_bytes=2**41), {"zone": "europe-1a"}
+    ledger = Ledger(capacity=resources, labels=labels, machine=32 * "a", lease=2**62)
+    here = Presence(address="", machine_id="", session="", daemon_version="", api="")
+    return Node(
+        name=name, ledger=ledger, ledger_revision=10**9, presence=here, presence_revision=10**9
+    )
+
+
+def placed_on(nodes: list[NodeName], before: Snapshot, beneath: Batch | None = None) -> Batch:
+    """A new job, once on each of them; on top of another one, which was sent."""
+    batch = Batch(before, 16 * "f", beneath=beneath.wrote() if beneath else None)
+    spec = job("second" if beneath else "first")
+    edits = [edit(spec, n, i, None, SlotState.RUNNING) for i, n in enumerate(nodes)]
+    batch.add(Plan(reason="-", job=creation(spec, "-", ()).job, edits=tuple(edits)))
+    batch.then, batch.links = drafted(batch, Names()).then, (beneath,) if beneath else ()
+    return batch
 
 
 def test_one_that_comes_first_is_sent_again_in_its_turn() -> None:
