@@ -411,7 +411,11 @@ class Committer:
             below.on_top[batch.commit] = 0
         if len(list(batch.falls_with())) < len(beneath):
             return await in_its_turn(False)  # it could be there without one of those
-        return await send_ahead(self._store, completed(draft, batch, fence), in_its_turn)
+        outcome = await send_ahead(self._store, completed(draft, batch, fence), in_its_turn)
+        if isinstance(outcome, int):
+            for below in beneath:
+                below.on_top[batch.commit] = outcome
+        return outcome
 
     async def _send_in_turn(
         self,
@@ -422,9 +426,14 @@ class Committer:
         is_doubtful: bool = False,
     ) -> int | Lost:
         transaction, mark = completed(draft, batch, fence), batch.commit
-        return await send(
-            self._store, transaction, mark, on_top=batch.on_top, is_doubtful=is_doubtful
-        )
+        try:
+            return await send(
+                self._store, transaction, mark, on_top=batch.on_top, is_doubtful=is_doubtful
+            )
+        except Ambiguous:
+            if revision := max(batch.on_top.values(), default=0):
+                return revision  # what was sent ahead of the answer is there, so this is
+            raise
 
     def _make_smaller(self, batch: Batch, tickets: list[_Ticket], why: str) -> None:
         """Decide again for less at once; what can't be less is too large."""
