@@ -1,10 +1,12 @@
 """A transaction that leaves before the answer to the one that it builds on."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from weakref import ref
 
 import pytest
 
@@ -22,6 +24,7 @@ from ozymandias.ports import (
     NoSpace,
     Op,
     StoreError,
+    TooLarge,
     TxnResult,
     Unavailable,
 )
@@ -31,7 +34,8 @@ from ozymandias.sim.invariants import check_schedule
 from ozymandias.sim.store import Cut
 from ozymandias.store import keys
 from ozymandias.store.batch import Batch, Reach
-from ozymandias.store.commit import AHEAD_BYTES_MAX, Committed, Decide
+from ozymandias.store.chain import LINKS_MAX
+from ozymandias.store.commit import AHEAD_BYTES_MAX, UNDER_WAY_MAX, Committed, Decide
 from ozymandias.store.etcd_bytes import txn_request
 from ozymandias.store.transaction import completed, drafted
 from tests.unit.store.rig import GIB, Peer, creation, edit, in_virtual_time, job, peers, web
@@ -623,6 +627,62 @@ def test_a_revision_told_by_the_one_on_top_is_not_compared(
 
     in_virtual_time(main)
     assert seen == ["web"]
+
+
+def test_a_doubt_above_ends_with_what_is_surely_not_beneath_it() -> None:
+    """The first one never reached the store: the second, not heard of, is decided again."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB, eager=True) as (etcd, [peer]):
+            away = Fate(back=0.1, error=Unavailable("away"), is_applied=False)
+            Ways(peer, {1: away, 2: LOST})
+            told = await asked(peer, [noted([], "a"), noted(seen, "b")])
+            assert [type(one) for one in told] == [Unavailable, Committed]
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+    assert seen == ["b", "b"]
+
+
+def test_what_is_too_large_ahead_is_not_too_large_in_its_turn() -> None:
+    """It is refused with what it compares by value, and nobody is told that of the plan."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB, eager=True) as (etcd, [peer]):
+            refused = Fate(error=TooLarge("request is too large"), is_applied=False)
+            Ways(peer, {1: Fate(there=0.1), 2: refused})
+            told = await asked(peer, [noted([], "a"), noted(seen, "b")])
+            assert [type(one) for one in told] == [Committed, Committed]
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+    assert seen == ["b"]
+
+
+def test_nothing_is_kept_of_those_long_beneath() -> None:
+    """While one leaves on top of the other without a pause, each on what the former left behind."""
+    found: dict[str, ref[Batch]] = {}
+
+    async def main() -> None:
+        async with peers(memory_bytes=640 * GIB, eager=True) as (etcd, [peer]):
+            committer = peer.committer
+
+            def note(revision: int, events: list[Event]) -> None:
+                found.update({link.commit: ref(link) for link in committer._chain.links})
+
+            etcd.on_commit.append(note)
+            peer.store.faults.latency = SLOW
+            asking = asyncio.create_task(asked(peer, [noted([], f"j{n}") for n in range(60)]))
+            while len(found) < 3 * LINKS_MAX:
+                await asyncio.sleep(0.05)
+            gc.collect()
+            assert len([batch for batch in found.values() if batch()]) <= LINKS_MAX + UNDER_WAY_MAX
+            assert committer._under_way
+            assert {type(one) for one in await asking} == {Committed}
+
+    in_virtual_time(main)
 
 
 def test_a_doubt_beneath_is_one_above_whatever_ends_it() -> None:
