@@ -354,7 +354,7 @@ def _check_count(
 
 def _check_keys(compares: Sequence[Compare], ops: Sequence[Op]) -> int:
     """How many bytes the request has, about."""
-    size = 0
+    size = sum(len(c.operand) for c in compares if isinstance(c.operand, bytes))
     for op in ops:
         if isinstance(op, Txn):
             size += _check_keys(op.compare, (*op.then, *op.otherwise))

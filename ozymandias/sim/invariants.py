@@ -13,6 +13,7 @@ Each check returns sentences, one per violation, each with the invariant's name 
                    a lease; a node declared dead has neither
     S14 host       what really runs on a host never needs more memory than it may give
     S16 owners     one owner per host port; an ingress claim has a job
+    S19 marks      what is compared by its bytes has others whenever it is written
 
 What needs a memory of what came before (S4, S5, S7, S13) is in `sim/witness.py`, what must hold in
 the end (L1-L6) in `sim/rest.py`, and what decisions are recorded with (S18) in `sim/recorded.py`.
@@ -21,7 +22,7 @@ the end (L1-L6) in `sim/rest.py`, and what decisions are recorded with (S18) in 
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from ozymandias.core.apply import totals
@@ -29,7 +30,7 @@ from ozymandias.core.autoscale import steps_of
 from ozymandias.model.instance import InstanceId, SlotState
 from ozymandias.model.job import JobHead, JobKey, JobKind
 from ozymandias.model.node import Ledger, NodeName
-from ozymandias.ports import KV
+from ozymandias.ports import KV, Event
 from ozymandias.sim.truth import LIVE, Change, Truth
 from ozymandias.store import keys
 
@@ -200,6 +201,21 @@ def check_claims(truth: Truth) -> list[str]:
         for claim, job in sorted(truth.claims.items())
         if job not in truth.heads and keys.job(job) not in truth.unreadable
     ]
+
+
+def check_marks(truth: Truth, events: Sequence[Event]) -> list[str]:
+    """Whoever rewrites a ledger, a head or the settings puts the id of a commit of its own there.
+
+    A transaction that leaves before the one beneath is answered tells by these bytes that nobody
+    has been there since. ``truth`` is as it was before.
+    """
+    found = []
+    for key, value in ((e.kv.key, e.kv.value) for e in events if not e.deleted):
+        if key.startswith((keys.LEDGERS, keys.JOBS)) or key == keys.SCHEDULING:
+            before, mark = truth.kvs.get(key), value.partition(b'"commit":"')[2].partition(b'"')[0]
+            if before and mark and mark in before.value:
+                found.append(f"S19 {key.decode()} is rewritten under the id of the write before")
+    return found
 
 
 def check_processes(node: NodeName, memory_bytes: int, ledger: Ledger | None) -> list[str]:

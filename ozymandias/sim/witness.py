@@ -126,9 +126,9 @@ class Witness:
             holding = {node for node, own in truth.assignments.items() if own}
         else:
             holding = set()  # nobody loses anything here
+        found = invariants.check_marks(truth, events)
         change = truth.take_in(events)
         tended = {node for node in change.nodes if self.is_tended(node)}
-        found: list[str] = []
         if actor and any(not e.kv.key.startswith(keys.FORMAT) for e in events):
             found += invariants.check_fence(truth, *actor, epoch=self._epochs.get(actor, 0))
         if change.is_schedule:

@@ -15,7 +15,7 @@ one is committed its revision is compared; before, the very bytes that it writes
 transaction can have written: they hold its commit's id.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -197,7 +197,9 @@ class Batch:
 
     def add(self, plan: Plan) -> None:
         """AssertionError, and nothing added, when the plan breaks what must hold."""
-        self.after = apply(self.after, plan, self.commit)
+        before, self.after = self.after, apply(self.after, plan, self.commit)
+        if plan.job is not None:
+            self.after = _without_former(before, self.after, [plan.job.key])
         self.plans.append(plan)
         if self._asked is None or self._asked[0] is not plan:
             self._asked = plan, Reach.of(plan)
@@ -212,6 +214,13 @@ class Batch:
         return (
             own.size_bytes + last.size_bytes > BYTES_MAX or own.compares + more > self._compares_max
         )
+
+    @property
+    def size_ahead_bytes(self) -> int:
+        """About how large it is if it leaves ahead: unanswered ledgers are compared whole."""
+        beneath, nodes = self.beneath, self.reach.nodes
+        whole = [name for name in nodes if name in beneath and not beneath[name].revision]
+        return self.reach.size_bytes + _NODE_BYTES * len(whole)
 
     def job_changes(self) -> list[JobChange]:
         return [plan.job for plan in self.plans if plan.job]
@@ -298,7 +307,7 @@ class Batch:
         jobs, changes = sorted(reach.jobs), self.job_changes()
         claims = sorted({claim for change in changes for claim in change.claim | change.disclaim})
         gone = {(node, job): None for node in sorted(reach.dead) for job in snapshot.told.on(node)}
-        return replace(
+        over = replace(
             snapshot,
             nodes=Table.of(snapshot.nodes).changed(nodes, lasts=True),
             assignments=assigned,
@@ -310,6 +319,21 @@ class Batch:
             ),
             settings=after.settings if reach.settings else snapshot.settings,
         )
+        return _without_former(snapshot, over, jobs)
+
+
+def _without_former(before: Snapshot, after: Snapshot, jobs: Iterable[JobKey]) -> Snapshot:
+    """What a newer daemon wrote into a job's head is not for the next job of that name."""
+    if not before.unknown:
+        return after
+    ended = [job for job in jobs if _uid(before, job) != _uid(after, job)]
+    former = {key: None for key in map(keys.job, ended) if key in before.unknown}
+    return replace(after, unknown=Table.of(before.unknown).changed(former)) if former else after
+
+
+def _uid(snapshot: Snapshot, job: JobKey) -> str:
+    record = snapshot.jobs.get(job)
+    return record.head.uid if record else ""
 
 
 def _key(what: Rewritten) -> bytes:

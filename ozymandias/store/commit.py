@@ -63,6 +63,7 @@ BATCH_SECONDS_MAX = 0.25  # with all that this process does in between
 HELD_SECONDS_MAX = 0.2  # how long a decision may wait for the answer to the one before it
 UNDER_WAY_MAX = 2  # transactions: the store has one to work at while the other travels
 AHEAD_BYTES_MIN = 300_000  # about: what is smaller may as well wait, and others with it
+AHEAD_BYTES_MAX = 1_500_000  # about: with the values that it compares; etcd takes 1.5 MiB
 STUCK_SECONDS = 10.0  # how long the mirror may take to show what it must show
 # Between these factors about one transaction in thirty is lost when peers race all the time.
 SHRINK, GROW = 0.25, 1.05
@@ -286,10 +287,13 @@ class Committer:
         """Whether it may leave before the answer to the one before it.
 
         A small one does not, for more of those who come meanwhile go into the next. Where races are
-        lost two would be lost at once. And what is there already is told after the answer.
+        lost two would be lost at once. What is too large with the values that it would compare is
+        refused, and sent again. And what is there already is told after the answer.
         """
+        if not batch.plans or batch.size_ahead_bytes > AHEAD_BYTES_MAX:
+            return False
         is_large = batch.reach.size_bytes >= AHEAD_BYTES_MIN
-        return bool(batch.plans) and (self._eager or (is_large and self._chain.is_calm()))
+        return self._eager or (is_large and self._chain.is_calm())
 
     def _drafted(self, batch: Batch) -> Draft:
         """All that can be done before the batch beneath is committed."""
@@ -407,7 +411,11 @@ class Committer:
             below.on_top[batch.commit] = 0
         if len(list(batch.falls_with())) < len(beneath):
             return await in_its_turn(False)  # it could be there without one of those
-        return await send_ahead(self._store, completed(draft, batch, fence), in_its_turn)
+        outcome = await send_ahead(self._store, completed(draft, batch, fence), in_its_turn)
+        if isinstance(outcome, int):
+            for below in beneath:
+                below.on_top[batch.commit] = outcome
+        return outcome
 
     async def _send_in_turn(
         self,
@@ -418,9 +426,14 @@ class Committer:
         is_doubtful: bool = False,
     ) -> int | Lost:
         transaction, mark = completed(draft, batch, fence), batch.commit
-        return await send(
-            self._store, transaction, mark, on_top=batch.on_top, is_doubtful=is_doubtful
-        )
+        try:
+            return await send(
+                self._store, transaction, mark, on_top=batch.on_top, is_doubtful=is_doubtful
+            )
+        except Ambiguous:
+            if revision := max(batch.on_top.values(), default=0):
+                return revision  # what was sent ahead of the answer is there, so this is
+            raise
 
     def _make_smaller(self, batch: Batch, tickets: list[_Ticket], why: str) -> None:
         """Decide again for less at once; what can't be less is too large."""

@@ -256,9 +256,10 @@ class StoreContract:
 
     async def test_too_much_at_once_is_told_as_such(self, store: Store, prefix: bytes) -> None:
         """Too many bytes, more than is read at all, or too many compares: TooLarge, no trace."""
-        a = prefix + b"a"
+        a, large = prefix + b"a", bytes(1_700_000)
         many = [Compare(prefix + b"%d" % n, "version", "=", 0) for n in range(9000)]
-        for compare, value in (([], bytes(1_700_000)), ([], bytes(4_000_000)), (many, b"1")):
+        values = [Compare(a, "value", "!=", large)]
+        for compare, value in (([], large), ([], bytes(4_000_000)), (many, b"1"), (values, b"1")):
             with pytest.raises(TooLarge):
                 await store.txn(compare, (Put(a, value),))
         assert await store.get(a) is None

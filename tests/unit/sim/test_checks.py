@@ -426,6 +426,19 @@ def test_who_comes_where_more_was_promised_than_held_may_run_at_once() -> None:
         assert told(first, [assigned("low", stopping), assigned("high", high), after]) == wrong
 
 
+def test_what_is_compared_by_its_bytes_is_never_written_as_it_was() -> None:
+    """Under the id of the write before, that is; a version, or a key that is new, has none."""
+    old, new = Ledger(capacity=CAPACITY, commit="c1"), Ledger(capacity=CAPACITY, commit="c2")
+    key, there = keys.ledger(N1), [joined(), put(keys.ledger(N1), old)]
+    wrong = [f"S19 {key.decode()} is rewritten under the id of the write before"]
+    cordoned = Ledger(capacity=CAPACITY, is_cordoned=True, commit="c1")
+    for again, expected in ((old, wrong), (cordoned, wrong), (new, [])):
+        assert told(there, [put(key, again, 2)]) == expected
+    assert told([joined()], there) == []
+    settings = put(keys.SCHEDULING, Settings(commit="c1"))
+    assert len(told([*there, settings], [settings])) == 1
+
+
 def test_a_node_may_be_opened_and_closed_again_within_a_revision() -> None:
     """Somebody is asking about it, so nobody can tell; of other nodes the ledgers tell."""
     truth = cluster(PlacementRules(require=(LabelRule(label="role", values=("a",)),)), 1, N1)

@@ -1,16 +1,19 @@
 """A transaction that leaves before the answer to the one that it builds on."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from weakref import ref
 
 import pytest
 
+from ozymandias.core.routes import Names
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Job, JobHead
-from ozymandias.model.node import NodeName
+from ozymandias.model.node import Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.ports import (
@@ -21,16 +24,20 @@ from ozymandias.ports import (
     NoSpace,
     Op,
     StoreError,
+    TooLarge,
     TxnResult,
     Unavailable,
 )
 from ozymandias.problems import Problem
-from ozymandias.sim.etcd import SimEtcd
+from ozymandias.sim.etcd import REQUEST_BYTES_MAX, SimEtcd
 from ozymandias.sim.invariants import check_schedule
 from ozymandias.sim.store import Cut
 from ozymandias.store import keys
-from ozymandias.store.batch import Batch
-from ozymandias.store.commit import Committed, Decide
+from ozymandias.store.batch import Batch, Reach
+from ozymandias.store.chain import LINKS_MAX
+from ozymandias.store.commit import AHEAD_BYTES_MAX, UNDER_WAY_MAX, Committed, Decide
+from ozymandias.store.etcd_bytes import txn_request
+from ozymandias.store.transaction import completed, drafted
 from tests.unit.store.rig import GIB, Peer, creation, edit, in_virtual_time, job, peers, web
 from tests.unit.store.test_others import fresh
 
@@ -130,6 +137,58 @@ def test_a_large_one_leaves_ahead_unless_races_were_lost(
     in_virtual_time(main)
 
 
+@pytest.mark.parametrize(("node", "seconds"), [("n1", 0.15), ("n2", 0.052)])
+def test_one_that_compares_too_much_by_value_waits(
+    node: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store would refuse it for its size; where it goes to another node it is small enough."""
+    large = Reach.of(creation(job("b"), node)).size_bytes
+    monkeypatch.setattr("ozymandias.store.commit.AHEAD_BYTES_MAX", large)
+
+    async def main() -> None:
+        async with peers(["n1", "n2"], memory_bytes=64 * GIB, eager=True) as (etcd, [peer, _]):
+            loop, arrived = asyncio.get_running_loop(), list[float]()
+            etcd.on_commit.append(lambda revision, events: arrived.append(loop.time()))
+            peer.store.faults.latency = SLOW
+            began = loop.time()
+            await one_after_the_other(peer, [noted([], "a"), noted([], "b", node)])
+            assert [round(at - began, 3) for at in arrived] == [0.05, seconds]
+
+    in_virtual_time(main)
+
+
+def test_what_leaves_ahead_is_never_refused_for_its_size() -> None:
+    """Every node is in the one before it, too: their ledgers are compared whole, by value."""
+    sizes = []
+    for number in range(600, 1300, 50):
+        nodes = [NodeName(f"node-{n:05d}") for n in range(number)]
+        first = placed_on(nodes, Snapshot(nodes={name: any_node(name) for name in nodes}))
+        second = placed_on(nodes, first.after, first)
+        transaction = completed(drafted(second, Names()), second, ())
+        if second.size_ahead_bytes <= AHEAD_BYTES_MAX:
+            sizes.append(len(txn_request(transaction.compare, transaction.then, ())))
+    assert REQUEST_BYTES_MAX * 3 // 4 < max(sizes) <= REQUEST_BYTES_MAX
+
+
+def any_node(name: NodeName) -> Node:
+    resources, labels = Resources(memory_bytes=2**38, disk_bytes=2**41), {"zone": "europe-1a"}
+    ledger = Ledger(capacity=resources, labels=labels, machine=32 * "a", lease=2**62)
+    here = Presence(address="", machine_id="", session="", daemon_version="", api="")
+    return Node(
+        name=name, ledger=ledger, ledger_revision=10**9, presence=here, presence_revision=10**9
+    )
+
+
+def placed_on(nodes: list[NodeName], before: Snapshot, beneath: Batch | None = None) -> Batch:
+    """A new job, once on each of them; on top of another one, which was sent."""
+    batch = Batch(before, 16 * "f", beneath=beneath.wrote() if beneath else None)
+    spec = job("second" if beneath else "first")
+    edits = [edit(spec, n, i, None, SlotState.RUNNING) for i, n in enumerate(nodes)]
+    batch.add(Plan(reason="-", job=creation(spec, "-", ()).job, edits=tuple(edits)))
+    batch.then, batch.links = drafted(batch, Names()).then, (beneath,) if beneath else ()
+    return batch
+
+
 def test_one_that_comes_first_is_sent_again_in_its_turn() -> None:
     """The store refuses it, since what it builds on is not there; it is not decided again."""
     seen: list[str] = []
@@ -225,6 +284,23 @@ def test_it_is_known_by_what_was_sent_on_top_of_it() -> None:
             assert etcd.revision == before + 2
             assert peer.mirror.snapshot().jobs[web()].head.wanted == 3
             assert check_schedule(etcd.snapshot_kvs()) == []
+
+    in_virtual_time(main)
+
+
+def test_it_is_known_by_the_answer_to_what_was_sent_on_top_of_it() -> None:
+    """Its own is lost, and by the time it is asked for others have rewritten all that both did."""
+
+    async def main() -> None:
+        async with peers(["n1", "n2"], memory_bytes=64 * GIB, eager=True) as (etcd, [peer, other]):
+            await peer.committer.commit(noted([], "web"))
+            Ways(peer, {1: Fate(back=0.5, error=LOST.error)})
+            asking = asyncio.create_task(asked(peer, [scaled(2), scaled(3)]))
+            await asyncio.sleep(0.1)
+            await other.mirror.reached(etcd.revision)
+            await other.committer.commit(scaled(4))
+            assert [type(one) for one in await asking] == [Committed, Committed]
+            await check_all(etcd, peer)
 
     in_virtual_time(main)
 
@@ -466,7 +542,7 @@ def test_what_was_on_top_of_a_doubt_is_somebody_elses() -> None:
 
 
 def test_nobody_goes_on_from_what_lacks_a_doubt_beneath() -> None:
-    """The one on top has its answer, the one beneath never: they are seen both, or neither."""
+    """The one on top has its answer, the one beneath never, but is known by that: both are seen."""
     seen: list[set[str]] = []
 
     def look(snapshot: Snapshot) -> Plan:
@@ -480,12 +556,12 @@ def test_nobody_goes_on_from_what_lacks_a_doubt_beneath() -> None:
             first = asyncio.create_task(asked(peer, [noted([], "a"), noted([], "b")]))
             await asyncio.sleep(0.4)
             assert isinstance(await peer.committer.commit(look), Committed)
-            assert [type(one) for one in await first] == [Ambiguous, Committed]
+            assert [type(one) for one in await first] == [Committed, Committed]
             await check_all(etcd, peer)
 
     in_virtual_time(main)
     assert seen
-    assert all(names in (set(), {"a", "b"}) for names in seen)
+    assert all(names == {"a", "b"} for names in seen)
 
 
 def test_a_doubt_outlives_the_lease() -> None:
@@ -551,6 +627,62 @@ def test_a_revision_told_by_the_one_on_top_is_not_compared(
 
     in_virtual_time(main)
     assert seen == ["web"]
+
+
+def test_a_doubt_above_ends_with_what_is_surely_not_beneath_it() -> None:
+    """The first one never reached the store: the second, not heard of, is decided again."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB, eager=True) as (etcd, [peer]):
+            away = Fate(back=0.1, error=Unavailable("away"), is_applied=False)
+            Ways(peer, {1: away, 2: LOST})
+            told = await asked(peer, [noted([], "a"), noted(seen, "b")])
+            assert [type(one) for one in told] == [Unavailable, Committed]
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+    assert seen == ["b", "b"]
+
+
+def test_what_is_too_large_ahead_is_not_too_large_in_its_turn() -> None:
+    """It is refused with what it compares by value, and nobody is told that of the plan."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB, eager=True) as (etcd, [peer]):
+            refused = Fate(error=TooLarge("request is too large"), is_applied=False)
+            Ways(peer, {1: Fate(there=0.1), 2: refused})
+            told = await asked(peer, [noted([], "a"), noted(seen, "b")])
+            assert [type(one) for one in told] == [Committed, Committed]
+            await check_all(etcd, peer)
+
+    in_virtual_time(main)
+    assert seen == ["b"]
+
+
+def test_nothing_is_kept_of_those_long_beneath() -> None:
+    """While one leaves on top of the other without a pause, each on what the former left behind."""
+    found: dict[str, ref[Batch]] = {}
+
+    async def main() -> None:
+        async with peers(memory_bytes=640 * GIB, eager=True) as (etcd, [peer]):
+            committer = peer.committer
+
+            def note(revision: int, events: list[Event]) -> None:
+                found.update({link.commit: ref(link) for link in committer._chain.links})
+
+            etcd.on_commit.append(note)
+            peer.store.faults.latency = SLOW
+            asking = asyncio.create_task(asked(peer, [noted([], f"j{n}") for n in range(60)]))
+            while len(found) < 3 * LINKS_MAX:
+                await asyncio.sleep(0.05)
+            gc.collect()
+            assert len([batch for batch in found.values() if batch()]) <= LINKS_MAX + UNDER_WAY_MAX
+            assert committer._under_way
+            assert {type(one) for one in await asking} == {Committed}
+
+    in_virtual_time(main)
 
 
 def test_a_doubt_beneath_is_one_above_whatever_ends_it() -> None:

@@ -1,5 +1,6 @@
 """S17: what a newer daemon has written into a record survives being rewritten by this one."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,9 +10,11 @@ from ozymandias.model.instance import Group, SlotState
 from ozymandias.model.job import JobHead, JobVersion
 from ozymandias.model.node import Ledger, NodeName, Presence, Resources
 from ozymandias.model.plan import JobChange, NodeChange, Plan
+from ozymandias.model.record import replace
 from ozymandias.ports import Put
 from ozymandias.sim.store import SimEtcd
 from ozymandias.store import codec, keys
+from ozymandias.store.batch import Batch
 from ozymandias.store.commit import Committed
 from ozymandias.store.registration import Offer, register, renew_offer
 from tests.unit.store.rig import GIB, Peer, creation, edit, in_virtual_time, job, peers, web
@@ -60,6 +63,51 @@ def test_a_jobs_head() -> None:
             new = JobHead(uid="v", version=1, wanted=0)
             await commit(peer, Plan(reason="test", job=JobChange(key=web(), head=new)))
             assert not set(read(etcd, keys.job(web()))) & set(NEWER)
+
+    in_virtual_time(main)
+
+
+MADE = JobChange(
+    key=web(),
+    head=JobHead(uid="v", version=2, wanted=0),
+    version=JobVersion(uid="v", version=2, job=job()),
+)
+
+
+@pytest.mark.parametrize("gone", [[], [JobChange(key=web(), head=None)]])
+def test_a_new_job_does_not_inherit_them_while_it_is_made(gone: list[JobChange]) -> None:
+    """It is changed before anybody can see that it is another one."""
+    changed = JobChange(key=web(), head=JobHead(uid="v", version=2, wanted=3))
+
+    async def main() -> None:
+        async with peers() as (etcd, [peer]):
+            await commit(peer, creation(job(), NODE, ()))
+            await write(peer, keys.job(web()), read(etcd, keys.job(web())) | NEWER)
+            peer.store.faults.latency = (0.05, 0.05)
+            async with asyncio.TaskGroup() as group:
+                for change in (*gone, MADE, changed):
+                    group.create_task(commit(peer, Plan(reason="test", job=change)))
+                    await asyncio.sleep(0.002)
+            found = read(etcd, keys.job(web()))
+            assert found["wanted"] == 3
+            assert not set(found) & set(NEWER)
+
+    in_virtual_time(main)
+
+
+def test_nor_where_it_is_laid_over_what_others_have_written() -> None:
+    """The same goes for who decides on a newer snapshot that does not show it yet."""
+
+    async def main() -> None:
+        async with peers() as (etcd, [peer]):
+            await commit(peer, creation(job(), NODE, ()))
+            for key in (keys.job(web()), keys.ledger(NODE)):
+                await write(peer, key, read(etcd, key) | NEWER)
+            snapshot = peer.mirror.snapshot()
+            batch = Batch(snapshot, "c" * 16)
+            batch.add(Plan(reason="test", job=MADE))
+            over = batch.over(replace(snapshot, revision=snapshot.revision + 1), snapshot.revision)
+            assert set(over.unknown) == {keys.ledger(NODE)}
 
     in_virtual_time(main)
 
