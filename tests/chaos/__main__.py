@@ -95,7 +95,8 @@ class Run:
 
     def _rest(self) -> None:
         """After the last fault: how long until all is well, does it stay so, is anything left."""
-        healed = max((one.heal for one in self.nemesis.timeline), default=time.monotonic())
+        ends = (one.heal + one.lingers for one in self.nemesis.timeline)
+        healed = max(ends, default=time.monotonic())
         self.say("the last fault is healed")
         seconds, last = checks.converge(self._cluster, healed, self.say)
         self.outcome.converged_seconds, self.outcome.converged_last = seconds, last

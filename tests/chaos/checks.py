@@ -78,7 +78,7 @@ def converge(cluster: ChaosCluster, since: float, say: Callable[[str], None]) ->
         if waited > PATIENCE_SECONDS:
             return float("inf"), "; ".join(found[:20])
         time.sleep(0.5)
-    return time.monotonic() - since, last
+    return max(0.0, time.monotonic() - since), last
 
 
 def check_still(cluster: ChaosCluster) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ozymandias.core.pressure import CLEAR_SECONDS
 from tests.chaos import processes
 from tests.chaos.cluster import DISK, LEASE_SECONDS, ChaosCluster
 from tests.cluster.kit import BUSYBOX, DEMO, shell
@@ -38,6 +39,7 @@ class Begun:
     seconds: float
     # Ingresses that can't be expected to answer meanwhile, for they were hit themselves.
     ingresses: tuple[str, ...] = ()
+    lingers: float = 0.0  # seconds for which a node is still wary of it, healed as it is
 
 
 Fault = Callable[[str, random.Random], Begun | None]
@@ -318,6 +320,7 @@ class Faults:
             what=f"the disk of {host} full",
             heal=lambda: self._cluster[host].run("rm", "-f", ballast),
             seconds=dice.uniform(3, 20),
+            lingers=CLEAR_SECONDS,
         )
 
     def do_memory_hog(self, host: str, dice: random.Random) -> Begun | None:

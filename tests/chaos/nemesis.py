@@ -33,6 +33,7 @@ class Happened:
     begin: float
     heal: float = 0.0  # 0: it still holds
     ingresses: tuple[str, ...] = ()
+    lingers: float = 0.0  # seconds beyond that in which not all can be well yet
     trouble: str = ""  # why it did not heal at the first attempt
 
 
@@ -92,7 +93,12 @@ class Nemesis:
             self.refused[kind] += 1
             return
         line = Happened(
-            kind=kind, host=host, what=begun.what, begin=begin, ingresses=begun.ingresses
+            kind=kind,
+            host=host,
+            what=begun.what,
+            begin=begin,
+            ingresses=begun.ingresses,
+            lingers=begun.lingers,
         )
         self.timeline.append(line)
         self._holding.append((begin + begun.seconds, begun, line))
