@@ -51,6 +51,7 @@ async def send_ahead(
         if result.succeeded:
             return result.revision
     except Ambiguous:
+        COMMITS.labels("ambiguous").inc()
         is_doubtful = True
     except (Unavailable, TooLarge):
         pass  # what is compared takes less room then

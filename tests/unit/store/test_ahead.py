@@ -38,6 +38,7 @@ from ozymandias.store.chain import LINKS_MAX
 from ozymandias.store.commit import AHEAD_BYTES_MAX, UNDER_WAY_MAX, Committed, Decide
 from ozymandias.store.etcd_bytes import txn_request
 from ozymandias.store.transaction import completed, drafted
+from ozymandias.telemetry import COMMITS
 from tests.unit.store.rig import GIB, Peer, creation, edit, in_virtual_time, job, peers, web
 from tests.unit.store.test_others import fresh
 
@@ -341,6 +342,28 @@ class Ways:
         if fate.error:
             raise fate.error
         return result
+
+
+def unheard_so_far() -> float:
+    """As the metrics tell it."""
+    [samples] = [metric.samples for metric in COMMITS.collect()]
+    told = {s.labels["outcome"]: s.value for s in samples if s.name.endswith("_total")}
+    return told.get("ambiguous", 0.0)
+
+
+def test_every_answer_that_never_came_is_counted() -> None:
+    """Of what was sent in its turn, and of what left ahead of it."""
+    before = unheard_so_far()
+
+    async def main() -> None:
+        async with peers(memory_bytes=64 * GIB, eager=True) as (_, [peer]):
+            await peer.committer.commit(noted([], "web"))
+            peer.store.faults.latency = SLOW
+            Ways(peer, {1: LOST, 2: LOST})
+            await one_after_the_other(peer, [scaled(2), scaled(3)])
+
+    in_virtual_time(main)
+    assert unheard_so_far() == before + 2
 
 
 @pytest.mark.parametrize("unheard", [{1}, {2}, {1, 2}, {1, 2, 3}, {2, 3}])
