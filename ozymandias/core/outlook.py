@@ -210,8 +210,10 @@ class Future:
         self.now = replace(self.now, statuses=told.changed(well))
         self._fresh, self._settled = frozenset(), self._there()
         # Whoever was displaced before may be again; whoever is from now on is not within a minute.
+        # The same instance by the same job is another record then: its clock has gone on.
         seen = dict.fromkeys(displaced_in(self.now), 0.0)
-        self._lately = Lately(wall=self.wall, boot=AGAIN_SECONDS, seen=seen)
+        wall = max(self.wall, self._lately.wall) + AGAIN_SECONDS
+        self._lately = Lately(wall=wall, boot=AGAIN_SECONDS, seen=seen)
 
     def playing(self) -> Stepwise["Future"]:
         """Until it rests, or until the limit."""
@@ -250,7 +252,7 @@ class Future:
                 hint = "`ozy jobs` lists them."
                 return complaint(step.column, f"there is no job {step.job}.", hint)
             if step.verb is Verb.SCALE:
-                return plan_scale(self.now, step.job, step.count)
+                return plan_scale(self.now, step.job, step.count, self._lately)
             return plan_stop(self.now, step.job)
         (name,) = step.nodes
         if name not in self.now.nodes:

@@ -341,14 +341,15 @@ def carried_out(lived: Lived, step: Step) -> None:
         added = replace(node(name), ledger=ledger)
         lived.become(replace(now, nodes={**now.nodes, name: added}))
     else:
-        plan = decided(now, step, lived.wall)
+        plan = decided(lived, step)
         if isinstance(plan, Plan):
             lived.carry_out(plan)
 
 
-def decided(now: Snapshot, step: Step, wall: float) -> Plan | Problem:
+def decided(lived: Lived, step: Step) -> Plan | Problem:
+    now = lived.now
     if step.verb is Verb.SCALE and step.job:
-        return plan_scale(now, step.job, step.count)
+        return plan_scale(now, step.job, step.count, lived.lately())
     if step.verb is Verb.STOP and step.job:
         return plan_stop(now, step.job)
     (name,) = step.nodes
@@ -358,7 +359,7 @@ def decided(now: Snapshot, step: Step, wall: float) -> Plan | Problem:
         return plan_uncordon(now, name)
     if step.verb is Verb.UNDRAIN:
         return plan_end_drain(now, name)
-    return plan_begin_drain(now, name, Drain(since=wall))
+    return plan_begin_drain(now, name, Drain(since=lived.wall))
 
 
 def done(future: Future) -> list[tuple[str, str, str]]:
@@ -594,6 +595,25 @@ def test_whoever_was_displaced_may_be_again_after_a_minute() -> None:
     snapshot = settled(submitted(cluster(n1="2G", n2="2G"), job("low", 2, "1G")))
     snapshot = settled(submitted(snapshot, job("mid", 2, "1G", priority=5)))
     compare(snapshot, "lose n2; add x 1G 10G; lose n1")
+    jobs = job("low", 1, "1G"), job("shop", 0, "1G", priority=9)
+    snapshot = settled(submitted(cluster(n1="1G"), *jobs))
+    future = compare(snapshot, "scale shop 1; add n2 1G; scale shop 2; add n3 1G; scale shop 3")
+    assert len(list(future.now.instances(key("shop")))) == 3
+
+
+def test_whom_a_future_displaces_is_not_displaced_again_at_once() -> None:
+    """Only after a minute: also when the same job would displace the same instance once more."""
+    jobs = job("low", 1, "1G"), job("shop", 0, "1G", priority=9)
+    future = Future(settled(submitted(cluster(n1="1G"), *jobs)), SECONDS).play()
+    for number in range(1, 4):
+        (scale, add) = steps(f"scale shop {number}; add n{number + 1} 1G")
+        assert future.suppose(scale) is None
+        assert future.suppose(add) is None
+        assert at_once(future.advancing())  # who was displaced comes to the new node
+        (again,) = steps(f"scale shop {number + 1}")
+        problem = future.suppose(again)
+        assert problem and problem.kind.slug == "insufficient-memory", number
+        future.play()
 
 
 def test_a_rollout_under_way_goes_on_as_foreseen() -> None:
