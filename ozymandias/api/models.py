@@ -272,12 +272,16 @@ class VersionList(Struct):
 
 class Step(Struct):
     instance: str
+    job: str
+    namespace: str
     node: str
     reason: str
 
 
 class Move(Struct):
     instance: str
+    job: str
+    namespace: str
     origin: str = field(name="from")
     to: str
     reason: str

@@ -24,8 +24,18 @@ from ozymandias.cli.options import (
     version_option,
     waiting_options,
 )
-from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, print_document, show
-from ozymandias.cli.show import job_name
+from ozymandias.cli.render import (
+    GREEN,
+    RED,
+    YELLOW,
+    clean,
+    job_name,
+    named,
+    paint,
+    plural,
+    print_document,
+    show,
+)
 from ozymandias.cli.watch import Watch
 from ozymandias.model.units import format_cores, format_duration, format_size
 from ozymandias.problems import CATALOGUE, ProblemError
@@ -184,16 +194,16 @@ def _draw_plan(client: Client, found: Document) -> None:
 
 def _draw_steps(found: Document) -> None:
     for row in found["place"]:
-        print(paint("  + ", GREEN) + f"{row['instance']} on {row['node']}: {clean(row['reason'])}")
+        print(paint("  + ", GREEN) + f"{named(row)} on {row['node']}: {clean(row['reason'])}")
     for row in found["move"]:
         before, after = row.get("from", "?"), row.get("to", row.get("node"))
         where = f"{before} -> {after}"
-        print(paint("  > ", YELLOW) + f"{row['instance']} {where}: {clean(row['reason'])}")
+        print(paint("  > ", YELLOW) + f"{named(row)} {where}: {clean(row['reason'])}")
     for row in found["stop"]:
-        print(paint("  - ", RED) + f"{row['instance']} on {row['node']}: {clean(row['reason'])}")
+        print(paint("  - ", RED) + f"{named(row)} on {row['node']}: {clean(row['reason'])}")
     staying = found.get("stay", [])  # a daemon of an earlier version does not tell
     for row in staying:
-        print(paint("  = ", YELLOW) + f"{row['instance']} on {row['node']}: {clean(row['reason'])}")
+        print(paint("  = ", YELLOW) + f"{named(row)} on {row['node']}: {clean(row['reason'])}")
     counts = {verb: len(found[verb]) for verb in ("place", "move", "stop")}
     if not found.get("changed", True):
         print("Nothing would change.")

@@ -7,7 +7,7 @@ import click
 from ozymandias.cli.client import Document, connect
 from ozymandias.cli.complete import complete_either, complete_job, complete_node
 from ozymandias.cli.options import cluster_options, job_and_namespace
-from ozymandias.cli.render import DIM, clean, paint, plural, print_table, show, when
+from ozymandias.cli.render import DIM, clean, named, paint, plural, print_table, show, when
 from ozymandias.cli.show import either
 from ozymandias.model.units import format_size
 
@@ -59,7 +59,7 @@ def _draw(found: Document) -> None:
             _draw_contest(contest, "It fits nowhere else, so others had to leave.")
     if displaced := found.get("displaced"):
         contest = displaced["contest"]
-        whom = f"{_named(contest, contest['job'])} (priority {contest['priority']})"
+        whom = f"{named(contest, contest['job'])} (priority {contest['priority']})"
         print()
         print(f"Decision {displaced['id']}, {when(displaced['time'])}:")
         start = f"It had to leave {contest['node']} for {whom}, which fits nowhere else."
@@ -72,7 +72,7 @@ def _draw_contest(contest: Document, start: str) -> None:
     costs = []
     for row in contest["nodes"]:
         names = [
-            f"{_named(v, v['instance'])} ({v['priority']}{', serves' * v['serves']})"
+            f"{named(v, v['instance'])} ({v['priority']}{', serves' * v['serves']})"
             for v in row["victims"]
         ]
         mark = f"{row['node']} *" if row["chosen"] else row["node"]
@@ -96,18 +96,14 @@ def _could_leave(contest: Document) -> Iterator[tuple[object, ...]]:
         what = (
             "left" if left == slots else f"{row['job']}-{left} left" if left else "could have left"
         )
-        who, size = _named(row, f"{row['job']}-{slots}"), format_size(row["memory_bytes"])
+        who, size = named(row, f"{row['job']}-{slots}"), format_size(row["memory_bytes"])
         yield who, row["priority"], "yes" if row["serves"] else "no", size, what
 
 
 def _staying(contest: Document) -> Iterator[tuple[object, ...]]:
     for row in contest["staying"]:
-        who = _named(row, f"{row['job']}-{row['slots']}")
+        who = named(row, f"{row['job']}-{row['slots']}")
         yield who, None, None, None, f"stays: {row['reason']}"
-
-
-def _named(row: Document, name: str) -> str:
-    return name if row["namespace"] == "default" else f"{row['namespace']}/{name}"
 
 
 def _draw_counts(decision: Document) -> None:

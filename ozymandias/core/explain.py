@@ -72,11 +72,11 @@ def plan_document(
         "place": [_step_document(e) for e in placed],
         "stop": [_step_document(e) for e in stopped if id(e) not in left],
         "move": [
-            {"instance": _name(new), "from": old.node, "to": new.node, "reason": new.reason}
+            {**_who(new), "from": old.node, "to": new.node, "reason": new.reason}
             for old, new in moved
         ],
         "stay": [
-            {"instance": _name(old), "node": old.node, "reason": why_stays}
+            {**_who(old), "node": old.node, "reason": why_stays}
             for old, why_stays in foreseen.staying
         ],
         "problem": None,
@@ -90,11 +90,19 @@ def _run(edit: Edit) -> _Run:
 
 
 def _step_document(edit: Edit) -> dict[str, Any]:
-    return {"instance": _name(edit), "node": edit.node, "reason": edit.reason}
+    return {**_who(edit), "node": edit.node, "reason": edit.reason}
+
+
+def _who(it: Edit | Assigned) -> dict[str, str]:
+    return {
+        "instance": f"{it.job.name}-{it.slot}",
+        "job": it.job.name,
+        "namespace": it.job.namespace,
+    }
 
 
 def _name(it: Edit | Assigned) -> str:
-    return f"{it.job.name}-{it.slot}"
+    return str(it.instance)
 
 
 # Why ----------------------------------------------------------------------------------------------

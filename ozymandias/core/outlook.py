@@ -396,7 +396,7 @@ class Fate:
     before: int  # live, when the supposition began
     after: int
     missing_before: int
-    waiting: tuple[str, ...]  # instances that were live and have no place, by name
+    waiting: tuple[InstanceId, ...]  # those that were live and have no place
 
     @property
     def missing(self) -> int:
@@ -441,10 +441,10 @@ def fates(before: Snapshot, after: Snapshot) -> list[Fate]:
     return sorted(found, key=lambda fate: (-fate.priority, fate.job))
 
 
-def _gone(before: Snapshot, after: Snapshot, key: JobKey) -> list[str]:
+def _gone(before: Snapshot, after: Snapshot, key: JobKey) -> list[InstanceId]:
     there = {a.slot for a in after.instances(key) if a.state in LIVE}
     lost = {a.slot for a in before.instances(key) if a.state in LIVE} - there
-    return [f"{key.name}-{slot}" for slot in sorted(lost)]
+    return [InstanceId(key, slot) for slot in sorted(lost)]
 
 
 def waiting_after(future: Future) -> tuple[Pending, ...]:
@@ -465,7 +465,7 @@ def telling_waiting(future: Future) -> Stepwise[tuple[Pending, ...]]:
 
 def hurt_words(hurt: Sequence[Fate]) -> str:
     """``web-3 and db-0 would wait``; a job without names by its count."""
-    names = [name for fate in hurt for name in fate.waiting]
+    names = [str(instance) for fate in hurt for instance in fate.waiting]
     names += [f"{f.missing - f.missing_before} of {f.job}" for f in hurt if not f.waiting]
     shown = list(islice(names, NAMED_MAX))
     more = len(names) - len(shown)

@@ -28,7 +28,7 @@ def test_document_of_a_plan() -> None:
     document = plan_document(submit(THREE, job(instances=2)))
     assert document["fits"] is True and document["problem"] is None
     assert [p["instance"] for p in document["place"]] == ["web-0", "web-1"]
-    assert set(document["place"][0]) == {"instance", "node", "reason"}
+    assert set(document["place"][0]) == {"instance", "job", "namespace", "node", "reason"}
     assert document["stop"] == document["move"] == []
 
 

@@ -228,6 +228,9 @@ def test_survival_names_the_worst_loss() -> None:
     assert survival.worst and survival.worst.nodes == ("n1",)
     words = survival_words(survival)
     assert words.startswith("survives the loss of any one node: no: web-")
+    shop = replace(job("web", 4), namespace=key("web", "shop").namespace)
+    theirs = survival_words(judge(settled(submitted(cluster(n1="4G", n2="2G"), shop))))
+    assert theirs == words.replace("web", "shop/web")
     assert words.endswith("would wait (n1 lost)")
 
 
