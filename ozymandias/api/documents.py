@@ -305,7 +305,9 @@ def pool_lines(snapshot: Snapshot, record: JobRecord, now: float) -> list[str]:
         return []
     row = _pool_row(snapshot, record, rules, now)
     line = f"It is a pool of {rules.min} to {rules.max}, {row['wanted']} now: {row['reason']}."
-    return [line] + ([f"The pool is {row['frozen']}."] if row["frozen"] else [])
+    # Who was asked in the freeze and would have made a step says so already.
+    is_news = row["frozen"] and row["frozen"] not in row["reason"]
+    return [line] + ([f"The pool is {row['frozen']}."] if is_news else [])
 
 
 def version_row(version: JobVersion, current: int | None) -> Document:
