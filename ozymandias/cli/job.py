@@ -334,7 +334,7 @@ def _finish(
     took = format_duration(watch.elapsed_seconds)
     done(
         f"{job_name(change)} version {status['version']} is up:"
-        f" {status['up_to_date']} of {status['wanted']} instances healthy after {took}."
+        f" {status['up_to_date']} of {plural(status['wanted'], 'instance')} healthy after {took}."
     )
     for url in urls(client.context.ingress, status["hosts"]):
         print(f"  {url}")

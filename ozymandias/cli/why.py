@@ -9,7 +9,7 @@ from ozymandias.cli.complete import complete_either, complete_job, complete_node
 from ozymandias.cli.options import cluster_options, job_and_namespace
 from ozymandias.cli.render import DIM, clean, named, paint, plural, print_table, show, when
 from ozymandias.cli.show import either
-from ozymandias.model.units import format_size
+from ozymandias.model.units import counted, format_size, is_or_are
 
 WORK_SECONDS = 60.0  # suggestions are tried out before they are made
 NO_NODE = "No nodes are on record."
@@ -50,7 +50,8 @@ def _draw(found: Document) -> None:
         print(f"Decision {decision['id']}, {when(decision['time'])}: {clean(decision['reason'])}")
         draw_verdicts(decision["nodes"])
         if (missing := decision["nodes_total"] - len(decision["nodes"])) > 0:
-            print(paint(f"{missing} more nodes are not on record: the cluster is large.", DIM))
+            more = f"{counted(missing, 'more node')} {is_or_are(missing)}"
+            print(paint(f"{more} not on record: the cluster is large.", DIM))
             _draw_counts(decision)
         if not decision["exact"]:
             print(paint("The record does not hold all that the decision was made on.", DIM))
@@ -110,7 +111,8 @@ def _draw_counts(decision: Document) -> None:
     """What all nodes were, those that are not on record included."""
     if decision.get("feasible") is None:
         return
-    print(f"Of all {decision['nodes_total']} nodes {decision['feasible']} could have taken it.")
+    nodes = counted(decision["nodes_total"], "node")
+    print(f"Of all {nodes} {decision['feasible']} could have taken it.")
     for reason, count in decision["rejected"].items():
         print(f"  {count} {'was' if count == 1 else 'were'} {clean(reason)}")
 

@@ -32,6 +32,7 @@ from ozymandias.model.job import Job, JobKey, JobRecord
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import LIVE, Edit, Plan
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted, is_or_are
 from ozymandias.problems import Problem, Suggestion
 
 _Run = tuple[JobKey, int, str, int, int]
@@ -148,10 +149,10 @@ def _headline(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> str:
     head, key = record.head, record.key
     if head.deleting:
         left = len(buckets.live) + len(buckets.stopping)
-        return f"{key} was stopped; {left} of its instances are not gone yet."
+        return f"{key} was stopped; {left} of its instances {is_or_are(left)} not gone yet."
     healthy = len(buckets.ready) + len(buckets.serving)
     if is_system(record):
-        nodes = f"{healthy} of {wanted_of(snapshot, record)} nodes"
+        nodes = f"{healthy} of {counted(wanted_of(snapshot, record), 'node')}"
         return f"{key} is at version {head.version}, one on every matching node: {nodes} healthy."
     return f"{key} is at version {head.version}: {head.wanted} wanted, {healthy} healthy."
 
@@ -217,7 +218,7 @@ def _pending_lines(
     missing = record.head.wanted - len(buckets.live)
     if missing <= 0 or record.head.deleting:
         return
-    count = f"{missing} instance is" if missing == 1 else f"{missing} instances are"
+    count = f"{counted(missing, 'instance')} {is_or_are(missing)}"
     if record.current is None:
         yield f"{count} pending: the record of version {record.head.version} can't be read."
         return
@@ -285,5 +286,5 @@ def _unready_line(snapshot: Snapshot, assigned: Assigned) -> str:
         return f"{start} has not been started yet."
     words = f"{start} is {status.state}"
     if status.restarts:
-        words += f", restarted {status.restarts} times"
+        words += f", restarted {counted(status.restarts, 'time')}"
     return f"{words}: {status.reason}" if status.reason else f"{words}."

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ozymandias.core.attempt import Attempt, counted
+from ozymandias.core.attempt import Attempt
 from ozymandias.core.buckets import census, is_system
 from ozymandias.core.labels import unmet
 from ozymandias.core.rooms import Room, Rooms
@@ -21,7 +21,7 @@ from ozymandias.model.job import Burst, Job, LabelRule
 from ozymandias.model.labels import labels_for, spelled
 from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.record import replace
-from ozymandias.model.units import exact_size, format_cores, format_size
+from ozymandias.model.units import counted, exact_size, format_cores, format_size
 from ozymandias.problems import Suggestion
 
 UNADDRESSED = Presence(address="", machine_id="", session="", daemon_version="", api="")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ozymandias.core.attempt import Attempt, counted, why_closed
+from ozymandias.core.attempt import Attempt, why_closed
 from ozymandias.core.newcomers import more_nodes
 from ozymandias.core.rooms import Room, Rooms
 from ozymandias.core.rules import label_demands, rules_of
@@ -25,7 +25,7 @@ from ozymandias.model.labels import labels_for
 from ozymandias.model.node import Demand, Node, NodeName, millis_of
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.units import exact_size, format_cores, format_size
+from ozymandias.model.units import counted, exact_size, format_cores, format_size
 from ozymandias.problems import Suggestion
 
 MEBIBYTE = 2**20

@@ -188,6 +188,6 @@ def test_why_not_there_and_stopping() -> None:
     snapshot = settled(submitted(cluster(n1="4G"), job()))
     snapshot = after(snapshot, plan_stop(snapshot, WEB))
     assert why(snapshot, WEB) == (
-        "web was stopped; 1 of its instances are not gone yet.",
+        "web was stopped; 1 of its instances is not gone yet.",
         "web-0 is stopping on n1.",
     )
