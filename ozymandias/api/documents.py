@@ -244,10 +244,12 @@ def _job_problem(record: JobRecord, rows: Sequence[Document], wanted: int) -> Pr
     name = str(record.key)
     if failed:
         first = failed[0]
+        # As it is typed: with its namespace, unless that is the default one.
+        instance = f"{name}-{instance_place(first)[2]}"
         return DEPLOY_FAILED(
             f"{len(failed)} of {counted(wanted, 'instance')} failed for good:"
-            f" {first['instance']} on {first['node']}: {first['reason']}",
-            hint=f"`ozy logs {first['instance']}` shows what it said last.",
+            f" {instance} on {first['node']}: {first['reason']}",
+            hint=f"`ozy logs {instance}` shows what it said last.",
             job=name,
         )
     if pending:
