@@ -126,8 +126,8 @@ def plan(file: str, lose_nodes: tuple[str, ...], lose_any: int | None) -> int:
     """Show exactly what submit would do, and why.
 
     Nothing is changed. Defaults are shown filled in, and a note tells what the job prefers in vain,
-    such as a label that no node has. Exit code 3 when the job does not fit, with what is free on
-    each node and a change that would make it fit.
+    such as a label that no node has, or a job to be apart from that is not there. Exit code 3 when
+    the job does not fit, with what is free on each node and a change that would make it fit.
 
     \b
     Examples:

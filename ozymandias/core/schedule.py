@@ -31,6 +31,7 @@ from ozymandias.core.choice import surplus_first
 from ozymandias.core.drain import drained_nodes
 from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.fitting import reject
+from ozymandias.core.in_vain import jobs_alike
 from ozymandias.core.parts import part_of
 from ozymandias.core.placement import Ask, place
 from ozymandias.core.preempt import UNKNOWN, Lately, could_displace, place_displacing
@@ -364,9 +365,11 @@ def _neighbourless(snapshot: Snapshot, job: Job) -> Problem | None:
     other = unknown_neighbour(snapshot, job)
     if other is None:
         return None
+    alike = jobs_alike(snapshot, job, other)
+    meant = f"Did you mean {' or '.join(alike)}? Else submit" if alike else "Submit"
     return problems.NEIGHBOUR_NOT_FOUND(
         f"{job.key} is to be near {other}, and there is no such job.",
-        hint=f"Submit {other} first, or give it a weight: then it is preferred only.",
+        hint=f"{meant} {other} first, or give it a weight: then it is preferred only.",
         job=job.name,
         namespace=job.namespace,
         neighbour=str(other),
