@@ -15,7 +15,12 @@ from ozymandias.core.foresee import Foreseen
 from ozymandias.core.placement import most_that_fit
 from ozymandias.core.rollout import next_step, rolling_of, tied
 from ozymandias.core.rooms import NOW, Room, rooms_of
-from ozymandias.core.rules import rules_of, unknown_burst_nodes, unknown_neighbour
+from ozymandias.core.rules import (
+    neighbours_away,
+    rules_of,
+    unknown_burst_nodes,
+    unknown_neighbour,
+)
 from ozymandias.core.system import (
     held_up,
     needed_where_not_meant,
@@ -232,6 +237,8 @@ def _pending_lines(
     yield f"{count} pending: {who} needs {needs(demand)}{tally(short)}."
     if (neighbour := unknown_neighbour(snapshot, job)) is not None:
         yield f"There is no job {neighbour}, which it is to be near to."
+    for other in neighbours_away(snapshot, job):
+        yield f"{other}, which it is to be near to, has no place either (`ozy why {other}`)."
     for name in unknown_burst_nodes(snapshot, job):
         yield f"There is no node {name}, which its burst is to go to."
     yield from _displaced_lines(snapshot, record, buckets)

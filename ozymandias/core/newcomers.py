@@ -65,6 +65,20 @@ def more_nodes(
                 yield suggestion
 
 
+def together(attempt: Attempt, missing: int, other: Attempt) -> Attempt:
+    """The attempt of another job, each of whose instances brings those along that wait for it."""
+    each = -(-missing // max(1, other.wanted - other.placeable()))
+    size, own = _many(attempt.demand, each), other.demand
+    demand = replace(
+        own,
+        memory_bytes=own.memory_bytes + size.memory_bytes,
+        disk_bytes=own.disk_bytes + size.disk_bytes,
+        cpu_millis=own.cpu_millis + size.cpu_millis,
+        host_ports=(*own.host_ports, *attempt.demand.host_ports),
+    )
+    return replace(other, demand=demand)
+
+
 def _fewest(made: Callable[[int], "_Newcomers"], missing: int, burst: Burst | None) -> "_Newcomers":
     """Those for all that are missing.
 

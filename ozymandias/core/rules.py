@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from ozymandias.core.buckets import assignments_by_job
+from ozymandias.core.buckets import assignments_by_job, census
 from ozymandias.core.labels import unmet, unmet_words
 from ozymandias.core.rooms import Rooms
 from ozymandias.model.instance import SlotState
@@ -215,6 +215,13 @@ def unknown_neighbour(snapshot: Snapshot, job: Job) -> JobKey | None:
         if not other.weight and (record is None or record.head.deleting):
             return other.job
     return None
+
+
+def neighbours_away(snapshot: Snapshot, job: Job) -> list[JobKey]:
+    """The jobs that it has to be near to, and that are there but live nowhere."""
+    live = census(snapshot).live
+    found = ((key, snapshot.jobs.get(key)) for key in near_to(job))
+    return [key for key, record in found if record and record.head.wanted and not live.get(key, 0)]
 
 
 def unknown_burst_nodes(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
