@@ -52,7 +52,9 @@ def jobs_alike(snapshot: Snapshot, job: Job, key: JobKey) -> Sequence[str]:
     """Other jobs that may have been meant: those of that name elsewhere, or of one like it."""
     known = [k for k, r in snapshot.jobs.items() if k != job.key and not r.head.deleting]
     elsewhere = sorted(str(k) for k in known if k.name == key.name)
-    return elsewhere[:ALIKE_MAX] or _alike(str(key), {str(k) for k in known})
+    # By the names alone: those of one namespace are alike in that already.
+    here = {str(k.name): str(k) for k in known if k.namespace == key.namespace}
+    return elsewhere[:ALIKE_MAX] or [here[name] for name in _alike(key.name, set(here))]
 
 
 def _labels_in_vain(snapshot: Snapshot, job: Job) -> Sequence[str]:
