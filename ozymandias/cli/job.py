@@ -163,9 +163,10 @@ def _draw_plan(client: Client, found: Document) -> None:
     disk = f" and {format_size(found['disk_bytes'])} of disk" if found["disk_bytes"] else ""
     # A daemon of an earlier version does not tell of cores.
     cores = f" and {format_cores(found['cpu_millis'])}" if found.get("cpu_millis") else ""
+    each = "" if found["wanted"] == 1 else "each "
     print(
         f"{job_name(found)} version {found['version']}: {plural(found['wanted'], 'instance')},"
-        f" each {format_size(found['memory_bytes'])} of memory{disk}{cores}"
+        f" {each}{format_size(found['memory_bytes'])} of memory{disk}{cores}"
     )
     for container in found["containers"]:
         check = f"{container['healthcheck']} check" if container["healthcheck"] else "no check"

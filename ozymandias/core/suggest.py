@@ -128,7 +128,7 @@ def _fits_already(_: Suggestion) -> Stepwise[bool]:
 def _for_both(candidate: Suggestion | None, other: Attempt) -> Suggestion | None:
     if candidate is None:
         return None
-    return replace(candidate, text=f"{candidate.text}: {other.key} would have one as well")
+    return replace(candidate, text=f"{candidate.text}: {other.key} would get a place as well")
 
 
 def _fewer_instances(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:

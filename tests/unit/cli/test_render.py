@@ -6,6 +6,7 @@ import os
 import pytest
 
 from ozymandias.cli.complain import problem_text
+from ozymandias.cli.display import Lines
 from ozymandias.cli.foresee import NAMES_SHOWN_MAX, draw_fates, draw_followed
 from ozymandias.cli.job import _draw_steps, urls
 from ozymandias.cli.render import clean, paint, sentence, table
@@ -186,6 +187,20 @@ def test_others_are_named_with_their_namespace(capsys: pytest.CaptureFixture[str
         "In the end 1 of prod/web would wait.",
         "JOB       OUTCOME   LIVE    WANTED  PRIORITY  WITHOUT A PLACE",
         "prod/web  degrades  3 -> 1  3       0         prod/web-1, prod/web-2",
+    ]
+
+
+def test_who_is_waited_for_is_named_with_its_namespace(capsys: pytest.CaptureFixture[str]) -> None:
+    """Line by line, as everywhere else: when it changes, and when it is gone."""
+    row = {"job": "web", "node": "n1", "state": "healthy", "version": 1, "reason": ""}
+    lines = Lines()
+    lines.draw("", [{**row, "instance": f"web-{n}", "namespace": n} for n in ("default", "prod")])
+    lines.draw("", [])
+    assert capsys.readouterr().out.splitlines() == [
+        "web-default on n1: healthy",
+        "prod/web-prod on n1: healthy",
+        "prod/web-prod of version 1: gone",
+        "web-default of version 1: gone",
     ]
 
 

@@ -371,7 +371,7 @@ def test_who_has_to_be_near_one_that_was_lost_is_told_what_brings_both_back() ->
         assert live(rested(world), key("cache")).total() == 1
     lines = why(snapshot, WEB)
     assert "cache, which it is to be near to, has no place either (`ozy why cache`)." in lines
-    both = [line for line in lines if line.endswith(": cache would have one as well.")]
+    both = [line for line in lines if line.endswith(": cache would get a place as well.")]
     assert len(both) == 2 and "start n1" in both[0] and "5G of memory" in both[1]
 
 
