@@ -44,13 +44,13 @@ def _jobs_in_vain(snapshot: Snapshot, job: Job) -> Iterator[str]:
         if key == job.key or (record and not record.head.deleting):
             continue
         what = f"there is no job {key}, so to {wish} changes nothing until it comes"
-        alike = jobs_alike(snapshot, job, key) if number < GUESSES_MAX else ()
+        alike = jobs_alike(snapshot, key, job.key) if number < GUESSES_MAX else ()
         yield what + _there_is(alike)
 
 
-def jobs_alike(snapshot: Snapshot, job: Job, key: JobKey) -> Sequence[str]:
-    """Other jobs that may have been meant: those of that name elsewhere, or of one like it."""
-    known = [k for k, r in snapshot.jobs.items() if k != job.key and not r.head.deleting]
+def jobs_alike(snapshot: Snapshot, key: JobKey, but: JobKey | None = None) -> Sequence[str]:
+    """Jobs that may have been meant: those of that name elsewhere, or of one like it."""
+    known = [k for k, r in snapshot.jobs.items() if k != but and not r.head.deleting]
     elsewhere = sorted(str(k) for k in known if k.name == key.name)
     # By the names alone: those of one namespace are alike in that already.
     here = {str(k.name): str(k) for k in known if k.namespace == key.namespace}

@@ -31,6 +31,7 @@ from ozymandias.core.arbiter import Leisure, Proposal, proposing
 from ozymandias.core.buckets import census, is_system
 from ozymandias.core.drain import next_deadline
 from ozymandias.core.freeze import Frozen, cluster_frozen
+from ozymandias.core.in_vain import jobs_alike
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_end_drain, plan_uncordon
 from ozymandias.core.preempt import AGAIN_SECONDS, Lately, displaced_in
 from ozymandias.core.rebalance import STEADY_SECONDS, foreseeing
@@ -249,7 +250,9 @@ class Future:
     def _decide(self, step: Step) -> Plan | Problem:
         if step.job is not None:
             if step.job not in self.now.jobs:
-                hint = "`ozy jobs` lists them."
+                alike = jobs_alike(self.now, step.job)
+                meant = f"Did you mean {' or '.join(alike)}?"
+                hint = meant if alike else "`ozy jobs` lists them."
                 return complaint(step.column, f"there is no job {step.job}.", hint)
             if step.verb is Verb.SCALE:
                 return plan_scale(self.now, step.job, step.count, self._lately)

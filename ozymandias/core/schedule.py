@@ -365,7 +365,7 @@ def _neighbourless(snapshot: Snapshot, job: Job) -> Problem | None:
     other = unknown_neighbour(snapshot, job)
     if other is None:
         return None
-    alike = jobs_alike(snapshot, job, other)
+    alike = jobs_alike(snapshot, other, job.key)
     meant = f"Did you mean {' or '.join(alike)}? Else submit" if alike else "Submit"
     return problems.NEIGHBOUR_NOT_FOUND(
         f"{job.key} is to be near {other}, and there is no such job.",

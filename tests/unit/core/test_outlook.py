@@ -114,6 +114,19 @@ def test_what_cant_be_read_is_told_by_its_column(text: str, column: int, words: 
     assert found.detail.startswith(f"Column {column}: ") and words in found.detail
 
 
+def test_a_job_that_is_not_there_is_told_with_those_that_may_be_meant() -> None:
+    """The one of that name in another namespace, or one of a name like it."""
+    prod = replace(job("web"), namespace=key("web", "prod").namespace)
+    future = Future(submitted(cluster(n1="4G"), prod, job("cache")))
+    for text, hint in (
+        ("scale web 3", "Did you mean prod/web?"),
+        ("stop cahce", "Did you mean cache?"),
+        ("stop nothing", "`ozy jobs` lists them."),
+    ):
+        problem = future.suppose(*steps(text))
+        assert problem and problem.hint == hint, text
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_steps_or_a_problem(text: str) -> None:
     """Whatever is typed, the answer is one of the two."""
