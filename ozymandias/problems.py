@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ozymandias.model.units import format_cores, format_size
+from ozymandias.model.units import counted, format_cores, format_size
 
 TYPE_BASE = "https://github.com/barrucadu/ozymandias/main/docs/errors.markdown"
 
@@ -297,7 +297,7 @@ def insufficient_cpu_detail(required_millis: int, placeable_millis: int) -> str:
 
 def insufficient_ports_detail(ports: str, required: int, placeable: int) -> str:
     return (
-        f"Job requires host port {ports} on {required} node{'s' * (required != 1)}"
+        f"Job requires host port {ports} on {counted(required, 'node')}"
         f" but it can be allocated on only {placeable}."
     )
 

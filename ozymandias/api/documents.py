@@ -25,6 +25,7 @@ from ozymandias.model.job import Autoscale, Container, Job, JobKey, JobRecord, J
 from ozymandias.model.node import Demand, Node
 from ozymandias.model.plan import Pending
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted
 from ozymandias.problems import DEPLOY_FAILED, INSTANCES_PENDING, Problem
 
 Document = dict[str, Any]
@@ -243,15 +244,19 @@ def _job_problem(record: JobRecord, rows: Sequence[Document], wanted: int) -> Pr
     name = str(record.key)
     if failed:
         first = failed[0]
+        # As it is typed: with its namespace, unless that is the default one.
+        instance = f"{name}-{instance_place(first)[2]}"
         return DEPLOY_FAILED(
-            f"{len(failed)} of {wanted} instances failed for good:"
-            f" {first['instance']} on {first['node']}: {first['reason']}",
-            hint=f"`ozy logs {first['instance']}` shows what it said last.",
+            f"{len(failed)} of {counted(wanted, 'instance')} failed for good:"
+            f" {instance} on {first['node']}: {first['reason']}",
+            hint=f"`ozy logs {instance}` shows what it said last.",
             job=name,
         )
     if pending:
+        have = "has" if len(pending) == 1 else "have"
+        missing = f"{len(pending)} of {counted(wanted, 'instance')} {have}"
         return INSTANCES_PENDING(
-            f"{len(pending)} of {wanted} instances have no place: {pending[0]['reason']}",
+            f"{missing} no place: {pending[0]['reason']}",
             hint=f"They are placed as soon as there is room; `ozy why {name}` shows what is free.",
             job=name,
         )
@@ -305,7 +310,9 @@ def pool_lines(snapshot: Snapshot, record: JobRecord, now: float) -> list[str]:
         return []
     row = _pool_row(snapshot, record, rules, now)
     line = f"It is a pool of {rules.min} to {rules.max}, {row['wanted']} now: {row['reason']}."
-    return [line] + ([f"The pool is {row['frozen']}."] if row["frozen"] else [])
+    # Who was asked in the freeze and would have made a step says so already.
+    is_news = row["frozen"] and row["frozen"] not in row["reason"]
+    return [line] + ([f"The pool is {row['frozen']}."] if is_news else [])
 
 
 def version_row(version: JobVersion, current: int | None) -> Document:
@@ -413,7 +420,7 @@ def _node_state(node: Node, here: int) -> tuple[str, str]:
     if node.presence.degraded:
         return "degraded", node.presence.degraded
     if node.ledger.drain:
-        left = f"{here} instance{'s' * (here != 1)} to leave"
+        left = f"{counted(here, 'instance')} to leave"
         return ("draining", left) if here else ("drained", "nothing is left on it")
     if node.ledger.is_cordoned:
         return "cordoned", "takes no new work"

@@ -8,10 +8,12 @@ others: it is named, with its problem.
 import asyncio
 
 from ozymandias.api.access import Access, Document
+from ozymandias.model.instance import InstanceId
 from ozymandias.model.node import NodeName, Presence
 from ozymandias.model.units import format_duration
 from ozymandias.ports import EndedRun
 from ozymandias.problems import NODE_UNREACHABLE, ProblemError
+from ozymandias.store.keys import job_key
 
 PEER_SECONDS = 5.0
 
@@ -41,9 +43,10 @@ class Ended:
         if newest is None or "problem" in newest:
             return ""
         ago = format_duration(max(1.0, round(self._access.clock.wall() - newest["ended_at"])))
+        typed = InstanceId(job_key(namespace, job), slot)
         return (
             f"last end: container {newest['container']} on {newest['node']}, {ago} ago:"
-            f" {newest['reason']}; `ozy logs --previous {newest['instance']}` shows its last lines"
+            f" {newest['reason']}; `ozy logs --previous {typed}` shows its last lines"
         )
 
     async def _own(self, namespace: str, job: str, slot: int | None) -> list[Document]:

@@ -237,7 +237,7 @@ def fate_row(fate: Fate) -> Document:
         "wanted": fate.wanted,
         "before": fate.before,
         "after": fate.after,
-        "waiting": list(fate.waiting),
+        "waiting": [f"{fate.job.name}-{instance.slot}" for instance in fate.waiting],
     }
 
 

@@ -213,9 +213,13 @@ class Inside:
         snapshot = self._access.mirror.snapshot()
         rows = instance_rows(snapshot, namespace=namespace)
         lines: list[str] = []
+        name, slot = _job_and_slot(instance)
+        key = job_key(namespace, name)
         for row in (row for row in rows if row["instance"] == instance):
             where = f"on {row['node']}" if row["node"] else "has no place"
-            lines.append(f"{instance} {where}: {row['state']}, version {row['version']}.")
+            lines.append(
+                f"{InstanceId(key, slot)} {where}: {row['state']}, version {row['version']}."
+            )
             if row["reason"]:
                 lines.append(f"  {row['reason']}")
         if not lines:
@@ -230,10 +234,8 @@ class Inside:
             if decision is None and assigned.state is not SlotState.STOPPING:
                 decision, words = self._explaining.decision_of(assigned)
                 lines += words
-        if last := await self._ended.last(namespace, *_job_and_slot(instance)):
+        if last := await self._ended.last(namespace, name, slot):
             lines.append(f"  {last}")
-        name, slot = _job_and_slot(instance)
-        key = job_key(namespace, name)
         lines += self._explaining.events_of(key, instance)
         displaced: Document | None = None
         if all(a.state is SlotState.STOPPING for a in found):
@@ -261,10 +263,12 @@ class Inside:
     def _not_found(self, namespace: str, instance: str) -> ProblemError:
         rows = instance_rows(self._access.mirror.snapshot(), namespace=namespace)
         if any(row["instance"] == instance for row in rows):
+            name, slot = _job_and_slot(instance)
+            typed = InstanceId(job_key(namespace, name), slot)
             return ProblemError(
                 NOT_RUNNING(
-                    f"{instance} is pending: it runs nowhere yet.",
-                    hint=f"`ozy why {instance}` tells what it waits for.",
+                    f"{typed} is pending: it runs nowhere yet.",
+                    hint=f"`ozy why {typed}` tells what it waits for.",
                 )
             )
         return ProblemError(
@@ -276,7 +280,7 @@ class Inside:
         )
 
     def _presence(self, assigned: Assigned, is_passed_on: bool) -> Presence:
-        name = _name(assigned)
+        name = str(assigned.instance)
         node = self._access.mirror.snapshot().nodes.get(assigned.node)
         if is_passed_on:
             raise ProblemError(
@@ -300,7 +304,7 @@ class Inside:
         if not chosen:
             raise ProblemError(
                 INVALID_REQUEST(
-                    f"{_name(assigned)} has no container {wanted!r}.",
+                    f"{assigned.instance} has no container {wanted!r}.",
                     hint=f"It has {_listed(containers)}.",
                 )
             )
@@ -311,13 +315,15 @@ class Inside:
         if len(containers) > 1:
             raise ProblemError(
                 INVALID_REQUEST(
-                    f"{_name(assigned)} has several containers.",
+                    f"{assigned.instance} has several containers.",
                     hint=f"Choose with -c: {_listed(containers)}.",
                 )
             )
         row = instance_row(self._access.mirror.snapshot(), assigned)
         if row["state"] in ("waiting", "pulling", "failed", "completed"):
-            raise ProblemError(NOT_RUNNING(f"{_name(assigned)} is {row['state']}: {row['reason']}"))
+            raise ProblemError(
+                NOT_RUNNING(f"{assigned.instance} is {row['state']}: {row['reason']}")
+            )
         return containers[0]
 
 

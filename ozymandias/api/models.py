@@ -272,12 +272,16 @@ class VersionList(Struct):
 
 class Step(Struct):
     instance: str
+    job: str
+    namespace: str
     node: str
     reason: str
 
 
 class Move(Struct):
     instance: str
+    job: str
+    namespace: str
     origin: str = field(name="from")
     to: str
     reason: str
@@ -287,7 +291,7 @@ class PlanDocument(Struct):
     """`stay` are old instances that no new one comes for.
 
     `notes` say what of the job file changes nothing in this cluster, such as a preferred label
-    that no node has. They are in the way of nothing.
+    that no node has, or a job to be apart from that is not there. They are in the way of nothing.
     """
 
     fits: bool

@@ -16,6 +16,7 @@ from ozymandias.model.instance import InstanceId
 from ozymandias.model.plan import Plan
 from ozymandias.model.settings import RebalanceMode, Settings
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted
 
 ROWS_MAX = 1000
 LOOKS_MAX = 5  # for a move, each where the one before did not hold any more when it was decided
@@ -99,7 +100,7 @@ async def suggestion(snapshot: Snapshot, now: float) -> str:
     count, healing = len(steps), sum(is_healing(step.gain) for step in steps)
     unasked = "" if not healing else "which" if healing == count else f"of which {healing}"
     also = f", {unasked} come{'s' * (healing == 1)} unasked as well" if unasked else ""
-    return f"`ozy rebalance` would make {count} move{'s' * (count != 1)}{also}"
+    return f"`ozy rebalance` would make {counted(count, 'move')}{also}"
 
 
 def _frozen(settings: Settings, now: float) -> str:

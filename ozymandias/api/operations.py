@@ -43,6 +43,7 @@ from ozymandias.model.job import Job, JobHead, JobKey, JobKind, JobRecord, JobVe
 from ozymandias.model.node import NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted
 from ozymandias.problems import (
     JOB_NOT_FOUND,
     Problem,
@@ -189,7 +190,7 @@ class Operations:
         committed = await self._commit(asked.guard(key, decide), again)
         if asked.replayed is not None:
             return self._replay(committed, key, asked)
-        what = f"scaled to {instances} instance{'s' * (instances != 1)}"
+        what = f"scaled to {counted(instances, 'instance')}"
         self._report("job.scaled", committed, key, what, asked.by)
         return self._changed(committed, key, asked)
 

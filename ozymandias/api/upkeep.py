@@ -23,6 +23,7 @@ from ozymandias.model.node import Drain, Load, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted
 from ozymandias.problems import DRAIN_BLOCKED, Problem, ProblemError
 from ozymandias.store.commit import Committed, Decide
 
@@ -175,11 +176,12 @@ class NodeUpkeep:
 
 def blocked(name: NodeName, outlook: Outlook) -> Problem:
     total = len(outlook.movers) + len(outlook.blockers)
+    of = counted(total, "instance")
     told = "; ".join(f"{b.instance}: {b.reason}" for b in outlook.blockers[:BLOCKERS_TOLD])
     more = len(outlook.blockers) - BLOCKERS_TOLD
     rest = f"; and {more} more" if more > 0 else ""
     problem = DRAIN_BLOCKED(
-        f"{len(outlook.blockers)} of {total} instances on {name} could not move: {told}{rest}.",
+        f"{len(outlook.blockers)} of {of} on {name} could not move: {told}{rest}.",
         hint="Nothing was changed. Make room and try again; or use --force, and what can't move"
         " stays until there is room or the deadline is past.",
         node=name,

@@ -9,7 +9,7 @@ import sys
 import time
 
 from ozymandias.cli.client import Document
-from ozymandias.cli.render import GREEN, clean, is_terminal, paint, table
+from ozymandias.cli.render import GREEN, clean, is_terminal, named, paint, table
 
 LIVE_WAIT_SECONDS = 0.5  # a live display also shows the time pass
 PLAIN_WAIT_SECONDS = 10.0
@@ -41,7 +41,7 @@ class Lines(Silent):
         self._said = ""
 
     def draw(self, headline: str, rows: list[Document]) -> None:
-        there = {(row["instance"], row["version"]): _words(row) for row in rows}
+        there = {(named(row), row["version"]): _words(row) for row in rows}
         for (instance, version), _ in sorted(self._shown.items() - there.items()):
             if (instance, version) not in there:
                 del self._shown[instance, version]
@@ -72,7 +72,7 @@ class Live(Silent):
         most = min(ROWS_SHOWN_MAX, max(1, _terminal_rows() - OTHER_ROWS))
         chosen = rows if len(rows) <= most else sorted(rows, key=_urgency)[:most]
         cells = [
-            (row["instance"], row["node"], row["state"], str(row["version"]), row["reason"])
+            (named(row), row["node"], row["state"], str(row["version"]), row["reason"])
             for row in chosen
         ]
         header = ("INSTANCE", "NODE", "STATE", "VERSION", "REASON")
@@ -126,4 +126,4 @@ def _terminal_rows() -> int:
 def _words(row: Document) -> str:
     where = f" on {row['node']}" if row["node"] else ""
     reason = f": {clean(row['reason'])}" if row["reason"] else ""
-    return f"{row['instance']}{where}: {row['state']}{reason}"
+    return f"{named(row)}{where}: {row['state']}{reason}"

@@ -12,6 +12,8 @@ from ozymandias.cli.render import (
     RED,
     YELLOW,
     clean,
+    job_name,
+    named,
     paint,
     plural,
     print_table,
@@ -61,7 +63,8 @@ def draw_outcome(found: Document) -> None:
     if found["waiting"]:
         print()
         for row in found["waiting"]:
-            print(f"{plural(row['count'], 'instance')} of {_name(row)} would wait: {row['reason']}")
+            count = plural(row["count"], "instance")
+            print(f"{count} of {job_name(row)} would wait: {row['reason']}")
     print()
     if not found["at_rest"]:
         print(paint("It did not come to rest; this is how far it was played.", YELLOW))
@@ -70,7 +73,7 @@ def draw_outcome(found: Document) -> None:
         left_out = "; what was refused is left out" if refused else ""
         print(paint(f"No job would be worse off{left_out}.", YELLOW if refused else GREEN))
     else:
-        worse = [_name(row) for row in found["jobs"] if row["waiting"]]
+        worse = [job_name(row) for row in found["jobs"] if row["waiting"]]
         which = f" ({', '.join(worse)})" if worse else ""
         print(paint(f"Not everything would have a place{which}.", RED))
 
@@ -135,7 +138,7 @@ def _draw_changes(changes: list[Document]) -> None:
 
 
 def draw_change(change: Document) -> None:
-    name, reason = _name(change, change["instance"]), clean(change["reason"])
+    name, reason = named(change), clean(change["reason"])
     if not change["from"]:
         print(paint("  + ", GREEN) + f"{name} on {change['to']}: {reason}")
     elif not change["to"]:
@@ -147,12 +150,12 @@ def draw_change(change: Document) -> None:
 def draw_fates(rows: list[Document]) -> None:
     cells = [
         (
-            _name(row),
+            job_name(row),
             row["outcome"],
             f"{row['before']} -> {row['after']}",
             row["wanted"],
             row["priority"],
-            _who(row["waiting"], row["wanted"] - row["after"]),
+            _who(_waiting(row), row["wanted"] - row["after"]),
         )
         for row in rows
     ]
@@ -161,8 +164,12 @@ def draw_fates(rows: list[Document]) -> None:
 
 
 def _hurt_words(fate: Document) -> str:
-    lost = fate["waiting"]
-    return _who(lost, len(lost)) or f"{fate['wanted'] - fate['after']} of {_name(fate)}"
+    lost = _waiting(fate)
+    return _who(lost, len(lost)) or f"{fate['wanted'] - fate['after']} of {job_name(fate)}"
+
+
+def _waiting(fate: Document) -> list[str]:
+    return [named(fate, name) for name in fate["waiting"]]
 
 
 def _who(names: list[str], count: int) -> str:
@@ -180,8 +187,3 @@ def draw_survival(found: Document) -> None:
     print(paint(sentence(found["text"]), colour))
     if found["worst"]:
         draw_fates(found["worst"]["hurt"])
-
-
-def _name(row: Document, name: str = "") -> str:
-    name = name or str(row["job"])
-    return name if row["namespace"] == "default" else f"{row['namespace']}/{name}"

@@ -24,8 +24,18 @@ from ozymandias.cli.options import (
     version_option,
     waiting_options,
 )
-from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, print_document, show
-from ozymandias.cli.show import job_name
+from ozymandias.cli.render import (
+    GREEN,
+    RED,
+    YELLOW,
+    clean,
+    job_name,
+    named,
+    paint,
+    plural,
+    print_document,
+    show,
+)
 from ozymandias.cli.watch import Watch
 from ozymandias.model.units import format_cores, format_duration, format_size
 from ozymandias.problems import CATALOGUE, ProblemError
@@ -116,8 +126,8 @@ def plan(file: str, lose_nodes: tuple[str, ...], lose_any: int | None) -> int:
     """Show exactly what submit would do, and why.
 
     Nothing is changed. Defaults are shown filled in, and a note tells what the job prefers in vain,
-    such as a label that no node has. Exit code 3 when the job does not fit, with what is free on
-    each node and a change that would make it fit.
+    such as a label that no node has, or a job to be apart from that is not there. Exit code 3 when
+    the job does not fit, with what is free on each node and a change that would make it fit.
 
     \b
     Examples:
@@ -153,9 +163,10 @@ def _draw_plan(client: Client, found: Document) -> None:
     disk = f" and {format_size(found['disk_bytes'])} of disk" if found["disk_bytes"] else ""
     # A daemon of an earlier version does not tell of cores.
     cores = f" and {format_cores(found['cpu_millis'])}" if found.get("cpu_millis") else ""
+    each = "" if found["wanted"] == 1 else "each "
     print(
         f"{job_name(found)} version {found['version']}: {plural(found['wanted'], 'instance')},"
-        f" each {format_size(found['memory_bytes'])} of memory{disk}{cores}"
+        f" {each}{format_size(found['memory_bytes'])} of memory{disk}{cores}"
     )
     for container in found["containers"]:
         check = f"{container['healthcheck']} check" if container["healthcheck"] else "no check"
@@ -184,16 +195,16 @@ def _draw_plan(client: Client, found: Document) -> None:
 
 def _draw_steps(found: Document) -> None:
     for row in found["place"]:
-        print(paint("  + ", GREEN) + f"{row['instance']} on {row['node']}: {clean(row['reason'])}")
+        print(paint("  + ", GREEN) + f"{named(row)} on {row['node']}: {clean(row['reason'])}")
     for row in found["move"]:
         before, after = row.get("from", "?"), row.get("to", row.get("node"))
         where = f"{before} -> {after}"
-        print(paint("  > ", YELLOW) + f"{row['instance']} {where}: {clean(row['reason'])}")
+        print(paint("  > ", YELLOW) + f"{named(row)} {where}: {clean(row['reason'])}")
     for row in found["stop"]:
-        print(paint("  - ", RED) + f"{row['instance']} on {row['node']}: {clean(row['reason'])}")
+        print(paint("  - ", RED) + f"{named(row)} on {row['node']}: {clean(row['reason'])}")
     staying = found.get("stay", [])  # a daemon of an earlier version does not tell
     for row in staying:
-        print(paint("  = ", YELLOW) + f"{row['instance']} on {row['node']}: {clean(row['reason'])}")
+        print(paint("  = ", YELLOW) + f"{named(row)} on {row['node']}: {clean(row['reason'])}")
     counts = {verb: len(found[verb]) for verb in ("place", "move", "stop")}
     if not found.get("changed", True):
         print("Nothing would change.")
@@ -324,7 +335,7 @@ def _finish(
     took = format_duration(watch.elapsed_seconds)
     done(
         f"{job_name(change)} version {status['version']} is up:"
-        f" {status['up_to_date']} of {status['wanted']} instances healthy after {took}."
+        f" {status['up_to_date']} of {plural(status['wanted'], 'instance')} healthy after {took}."
     )
     for url in urls(client.context.ingress, status["hosts"]):
         print(f"  {url}")

@@ -16,6 +16,7 @@ from ozymandias.cli.render import (
     RED,
     clean,
     is_plain,
+    named,
     paint,
     print_document,
     print_table,
@@ -145,7 +146,4 @@ def _about(row: Document) -> str:
         return str(row["reason"]).split(" ", 1)[0]
     if row["kind"].startswith("node."):
         return str(row["node"])
-    name = str(row["instance"] or row["job"] or "-")
-    if "/" in name or row["namespace"] in ("", "default"):
-        return name
-    return f"{row['namespace']}/{name}"
+    return named(row, str(row["instance"] or row["job"] or "-"))

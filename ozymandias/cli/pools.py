@@ -38,12 +38,18 @@ def _draw(rows: list[Document]) -> None:
             row["max"],
             "?" if row["pending"] is None else row["pending"],
             _ago(row["seen_at"]),
-            row["reason"] if not row["frozen"] else f"{row['reason']}; {row['frozen']}",
+            _reason(row),
         )
         for row in rows
     ]
     empty = "No pools. A job with `autoscale` in its file is one."
     print_table(_HEADER, cells, empty=empty)
+
+
+def _reason(row: Document) -> str:
+    """With the freeze, unless what the pool did last hung on it and says so."""
+    reason, frozen = str(row["reason"]), row["frozen"]
+    return f"{reason}; {frozen}" if frozen and frozen not in reason else reason
 
 
 def _ago(moment: float | None) -> str:

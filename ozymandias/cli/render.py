@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from ozymandias.cli.options import settings
@@ -179,6 +179,20 @@ def terminal_columns(stream: TextIO | None = None) -> int:
         return os.get_terminal_size((stream or sys.stdout).fileno()).columns or UNBOUNDED
     except (OSError, ValueError):
         return UNBOUNDED
+
+
+def named(row: Mapping[str, Any], name: str = "") -> str:
+    """An instance, or ``name`` of a row, as it is typed: with its namespace but for the default."""
+    name = name or str(row["instance"])
+    # Some rows have it in the name, and those of a daemon of an earlier version do not tell.
+    if "/" in name or row.get("namespace", "default") in ("", "default"):
+        return name
+    return f"{row['namespace']}/{name}"
+
+
+def job_name(document: Mapping[str, Any]) -> str:
+    """As it is typed: the namespace is left out when it is the default one."""
+    return named(document, str(document["job"]))
 
 
 def plural(count: int, noun: str) -> str:

@@ -7,7 +7,7 @@ import click
 
 from ozymandias.cli.client import Document, connect
 from ozymandias.cli.options import cluster_options
-from ozymandias.cli.render import DIM, GREEN, RED, YELLOW, clean, paint, plural, show
+from ozymandias.cli.render import DIM, GREEN, RED, YELLOW, clean, named, paint, plural, show
 
 EXPORT_SECONDS = 120.0
 STEPS_SHOWN_MAX = 40
@@ -150,11 +150,11 @@ def _draw_decision(found: Document) -> None:
 
     plan = found["plan"]
     for placed in plan["placements"]:
-        print(f"{_named(placed)} on {placed['node']}: {clean(placed['reason'])}")
+        print(f"{named(placed)} on {placed['node']}: {clean(placed['reason'])}")
         draw_verdicts(placed["nodes"])
         _draw_again(placed, "Decided otherwise", "Not held against what was decided")
     for stopped in plan["stops"]:
-        reason = f"{_named(stopped)} on {stopped['node']}: {clean(stopped['reason'])}"
+        reason = f"{named(stopped)} on {stopped['node']}: {clean(stopped['reason'])}"
         print(paint("  - ", RED) + reason)
         _draw_again(stopped, "Decided otherwise", "Not computed again")
     if plan["left_out"]:
@@ -175,7 +175,7 @@ def _draw_sum(found: Document) -> None:
     other = [row for row in steps if row["same"] is False]
     unknown = sum(row["same"] is None for row in steps)
     if other:
-        names = ", ".join(f"{_named(row)} ({row['node']})" for row in other[:NAMED_MAX])
+        names = ", ".join(f"{named(row)} ({row['node']})" for row in other[:NAMED_MAX])
         more = f" and {len(other) - NAMED_MAX} more" if len(other) > NAMED_MAX else ""
         words = f"This is not what was decided (by {_made_by(found)}): {names}{more}."
         print(words, file=sys.stderr)
@@ -186,11 +186,6 @@ def _draw_sum(found: Document) -> None:
         print(f"As it was decided, but for {plural(unknown, 'step')} of which nobody can tell.")
     else:
         print("The same as was decided.")
-
-
-def _named(row: Document) -> str:
-    name = str(row["instance"])
-    return name if row["namespace"] == "default" else f"{row['namespace']}/{name}"
 
 
 def _draw_edit(edit: Document) -> None:

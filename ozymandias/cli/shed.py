@@ -7,7 +7,7 @@ import click
 from ozymandias.cli.client import connect
 from ozymandias.cli.complete import complete_node
 from ozymandias.cli.options import context_option, output_option
-from ozymandias.cli.render import GREEN, YELLOW, clean, paint, plural, show
+from ozymandias.cli.render import GREEN, YELLOW, clean, named, paint, plural, show
 
 
 @click.command()
@@ -48,10 +48,10 @@ def _draw_node(document: dict[str, Any]) -> None:
     print(f"{document['node']} is {state}{wish}.")
     for number, row in enumerate(leaving, 1):
         where = f"-> {row['to']}" if row["to"] else "stops"
-        text = f"{row['instance']} (priority {row['priority']}) {where}: {clean(row['reason'])}"
+        text = f"{named(row)} (priority {row['priority']}) {where}: {clean(row['reason'])}"
         print(paint(f"  {number}. ", YELLOW) + text)
     for row in staying:
-        text = f"{row['instance']} (priority {row['priority']}) stays: {clean(row['reason'])}"
+        text = f"{named(row)} (priority {row['priority']}) stays: {clean(row['reason'])}"
         print(paint("  = ", GREEN) + text)
     if not leaving and not staying:
         print("  Nothing is on it.")

@@ -11,6 +11,8 @@ from ozymandias.cli.options import cluster_options, job_and_namespace, settings
 from ozymandias.cli.render import (
     DIM,
     YELLOW,
+    job_name,
+    named,
     paint,
     plural,
     print_table,
@@ -46,7 +48,7 @@ def ps(job: str | None) -> None:
 def _draw_instances(rows: list[Document]) -> None:
     cells = [
         (
-            _full_of(row),
+            named(row),
             row["node"],
             row["state"],
             row["version"],
@@ -57,16 +59,6 @@ def _draw_instances(rows: list[Document]) -> None:
         for row in rows
     ]
     print_table(_HEADER, cells, empty="No instances.", state=2)
-
-
-def _full(row: Document) -> str:
-    return f"{row['namespace']}/{row['instance']}"
-
-
-def job_name(document: Document) -> str:
-    """As it is typed: the namespace is left out when it is the default one."""
-    name, namespace = str(document["job"]), document["namespace"]
-    return name if namespace == "default" else f"{namespace}/{name}"
 
 
 @click.command()
@@ -178,7 +170,7 @@ def _draw_cluster(found: Document) -> None:
     print(found["survival"]["text"])
     if found["pending"]:
         print()
-        cells = [(_full_of(row), row["reason"]) for row in found["pending"]]
+        cells = [(named(row), row["reason"]) for row in found["pending"]]
         print_table(("PENDING", "REASON"), cells, empty="")
 
 
@@ -186,10 +178,6 @@ def _counts(states: dict[str, int]) -> str:
     """``3 ready, 1 lost``"""
     parts = [f"{count} {paint(s, state_colour(s))}" for s, count in states.items()]
     return ", ".join(parts) or "none"
-
-
-def _full_of(row: Document) -> str:
-    return str(row["instance"]) if row["namespace"] == "default" else _full(row)
 
 
 @click.command()

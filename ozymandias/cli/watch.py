@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from ozymandias.cli.client import Client, Document
 from ozymandias.cli.display import display
 from ozymandias.cli.main import Interrupted
+from ozymandias.cli.render import named
 
 RESTARTS_MAX = 3
 PAUSE_SECONDS = 0.05  # between two questions, however busy the cluster is
@@ -147,8 +148,8 @@ class Watch:
 
         self._display.close()
         first = bad[0]
-        look = f"ozy {'logs' if first['restarts'] else 'why'} {first['instance']}"
-        said = "; ".join(f"{row['instance']} on {row['node']}: {row['reason']}" for row in bad[:3])
+        look = f"ozy {'logs' if first['restarts'] else 'why'} {named(first)}"
+        said = "; ".join(f"{named(row)} on {row['node']}: {row['reason']}" for row in bad[:3])
         raise ProblemError(
             DEPLOY_FAILED(
                 f"{self._name} version {status['version']}: {said}",
@@ -177,7 +178,7 @@ class Watch:
         self._display.close()
         waiting = [row for row in status["instances"] if not row["healthy"]]
         said = "; ".join(
-            f"{row['instance']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else "")
+            f"{named(row)} is {row['state']}" + (f": {row['reason']}" if row["reason"] else "")
             for row in waiting[:3]
         )
         raise ProblemError(

@@ -7,9 +7,9 @@ import click
 from ozymandias.cli.client import Document, connect
 from ozymandias.cli.complete import complete_either, complete_job, complete_node
 from ozymandias.cli.options import cluster_options, job_and_namespace
-from ozymandias.cli.render import DIM, clean, paint, plural, print_table, show, when
+from ozymandias.cli.render import DIM, clean, named, paint, plural, print_table, show, when
 from ozymandias.cli.show import either
-from ozymandias.model.units import format_size
+from ozymandias.model.units import counted, format_size, is_or_are
 
 WORK_SECONDS = 60.0  # suggestions are tried out before they are made
 NO_NODE = "No nodes are on record."
@@ -50,7 +50,8 @@ def _draw(found: Document) -> None:
         print(f"Decision {decision['id']}, {when(decision['time'])}: {clean(decision['reason'])}")
         draw_verdicts(decision["nodes"])
         if (missing := decision["nodes_total"] - len(decision["nodes"])) > 0:
-            print(paint(f"{missing} more nodes are not on record: the cluster is large.", DIM))
+            more = f"{counted(missing, 'more node')} {is_or_are(missing)}"
+            print(paint(f"{more} not on record: the cluster is large.", DIM))
             _draw_counts(decision)
         if not decision["exact"]:
             print(paint("The record does not hold all that the decision was made on.", DIM))
@@ -59,7 +60,7 @@ def _draw(found: Document) -> None:
             _draw_contest(contest, "It fits nowhere else, so others had to leave.")
     if displaced := found.get("displaced"):
         contest = displaced["contest"]
-        whom = f"{_named(contest, contest['job'])} (priority {contest['priority']})"
+        whom = f"{named(contest, contest['job'])} (priority {contest['priority']})"
         print()
         print(f"Decision {displaced['id']}, {when(displaced['time'])}:")
         start = f"It had to leave {contest['node']} for {whom}, which fits nowhere else."
@@ -72,7 +73,7 @@ def _draw_contest(contest: Document, start: str) -> None:
     costs = []
     for row in contest["nodes"]:
         names = [
-            f"{_named(v, v['instance'])} ({v['priority']}{', serves' * v['serves']})"
+            f"{named(v, v['instance'])} ({v['priority']}{', serves' * v['serves']})"
             for v in row["victims"]
         ]
         mark = f"{row['node']} *" if row["chosen"] else row["node"]
@@ -96,25 +97,22 @@ def _could_leave(contest: Document) -> Iterator[tuple[object, ...]]:
         what = (
             "left" if left == slots else f"{row['job']}-{left} left" if left else "could have left"
         )
-        who, size = _named(row, f"{row['job']}-{slots}"), format_size(row["memory_bytes"])
+        who, size = named(row, f"{row['job']}-{slots}"), format_size(row["memory_bytes"])
         yield who, row["priority"], "yes" if row["serves"] else "no", size, what
 
 
 def _staying(contest: Document) -> Iterator[tuple[object, ...]]:
     for row in contest["staying"]:
-        who = _named(row, f"{row['job']}-{row['slots']}")
+        who = named(row, f"{row['job']}-{row['slots']}")
         yield who, None, None, None, f"stays: {row['reason']}"
-
-
-def _named(row: Document, name: str) -> str:
-    return name if row["namespace"] == "default" else f"{row['namespace']}/{name}"
 
 
 def _draw_counts(decision: Document) -> None:
     """What all nodes were, those that are not on record included."""
     if decision.get("feasible") is None:
         return
-    print(f"Of all {decision['nodes_total']} nodes {decision['feasible']} could have taken it.")
+    nodes = counted(decision["nodes_total"], "node")
+    print(f"Of all {nodes} {decision['feasible']} could have taken it.")
     for reason, count in decision["rejected"].items():
         print(f"  {count} {'was' if count == 1 else 'were'} {clean(reason)}")
 

@@ -16,6 +16,7 @@ from ozymandias.cluster.programs import Program
 from ozymandias.cluster.remains import kill_pods
 from ozymandias.cluster.state import LocalCluster
 from ozymandias.cluster.supervision import KILL_SECONDS_MAX, Child, Supervision, say, take_over
+from ozymandias.model.units import counted
 
 
 class Supervisor(Supervision):
@@ -55,7 +56,7 @@ class Supervisor(Supervision):
         await child.signal(signal.SIGKILL, KILL_SECONDS_MAX)
         self._remember(name, killed=True)
         pods = await asyncio.to_thread(kill_pods, self.cluster, name)
-        say(f"{name} killed on request, with {pods} pods")
+        say(f"{name} killed on request, with {counted(pods, 'pod')}")
         return {"killed": name, "was_running": was_running, "pods": pods}
 
     def _start(self, child: Child) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ozymandias.core.newcomers import nodes_of, present
 from ozymandias.core.nodes import plan_end_drain, plan_label, plan_uncordon
 from ozymandias.core.outlook import Future
 from ozymandias.core.routes import Names
+from ozymandias.core.rules import near_to
 from ozymandias.core.schedule import plan_scale, plan_submit
 from ozymandias.core.stepwise import Stepwise, at_once
 from ozymandias.core.suggest import Trial, suggesting
@@ -97,8 +98,20 @@ def advising(snapshot: Snapshot, key: JobKey) -> Stepwise[tuple[Suggestion, ...]
         changed=instead(snapshot, job, wanted),
         ahead=(job.priority + 1, job.priority),
         is_pending=True,
+        awaited=_awaited(snapshot, job),
     )
     return (yield from _collecting(attempt, trial))
+
+
+def _awaited(snapshot: Snapshot, job: Job) -> tuple[Attempt, ...]:
+    """The jobs that it has to be near to, and that lack places themselves."""
+    records = (snapshot.jobs.get(key) for key in near_to(job))
+    attempts = (
+        attempt_of(snapshot, record.current.job, record.head.wanted)
+        for record in records
+        if record and record.current and not record.head.deleting and not is_system(record)
+    )
+    return tuple(attempt for attempt in attempts if not attempt.fits())
 
 
 def _collecting(attempt: Attempt, trial: Trial) -> Stepwise[tuple[Suggestion, ...]]:
@@ -150,15 +163,20 @@ def readvising(snapshot: Snapshot, refusal: Problem, refused: Refused) -> Stepwi
             world = yield from patience.playing(world)
         return world is not None and isinstance(refused.decide(world), Plan)
 
-    for suggestion in suggestions_of(refusal):
-        if not (yield from holds(suggestion)):
-            break
-    else:
+    def all_hold() -> Stepwise[bool]:
+        for suggestion in suggestions_of(refusal):
+            if not (yield from holds(suggestion)):
+                return False
+        return True
+
+    awaited = _awaited(snapshot, refused.job)
+    if not awaited and (yield from all_hold()):
         return refusal
     attempt = attempt_of(snapshot, refused.job, refused.wanted)
     if attempt.fits():
         return refusal  # much has changed since, and all of it is to be asked again
-    found = yield from _collecting(attempt, Trial(holds=holds, changed=attempt, ahead=(0,)))
+    trial = Trial(holds=holds, changed=attempt, ahead=(0,), awaited=awaited)
+    found = yield from _collecting(attempt, trial)
     return with_suggestions(refusal, found)
 
 

@@ -131,7 +131,3 @@ def why_closed(node: Node) -> str:
     if node.ledger.is_cordoned:
         return "cordoned"
     return f"under {node.load.taint}" if node.load and node.load.taint else ""
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + "s" * (number != 1)

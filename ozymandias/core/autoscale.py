@@ -30,6 +30,7 @@ from ozymandias.model.plan import JobChange, Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import FreezeWindow
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted
 from ozymandias.problems import Problem
 
 PENDING_MAX = 10**9  # more is no number of things to do, but a mistake
@@ -214,8 +215,9 @@ def fitting_after(snapshot: Snapshot, record: JobRecord, job: Job) -> int:
 
 
 def not_by_hand(key: JobKey, rules: Autoscale) -> Problem:
+    most = counted(rules.max, "instance")
     return problems.AUTOSCALED(
-        f"{key} is a pool: it has {rules.min} to {rules.max} instances, by what is pending.",
+        f"{key} is a pool: it has {rules.min} to {most}, by what is pending.",
         hint="Change `autoscale` in its job file and submit it; `ozy pools` shows what it does.",
         job=key.name,
         namespace=key.namespace,

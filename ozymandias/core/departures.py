@@ -30,6 +30,7 @@ from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import Edit
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,7 @@ class _Leaving:
             spare = self._spare
             self._come(placed, decided)
             if spare < 0 and not self.is_exclusive:
-                self.why_left = f"{self.job.key} needs {self.floor} instances"
+                self.why_left = f"{self.job.key} needs {counted(self.floor, 'instance')}"
                 continue
             old, self.begun = self.left.pop(0), self.begun + 1
             movers.append(

@@ -252,7 +252,8 @@ class Moving:
 
 
 def home_words(burst: Burst) -> str:
-    return f"{burst.after} others serve at home, where no more are to be"
+    serve = "other serves" if burst.after == 1 else "others serve"
+    return f"{burst.after} {serve} at home, where no more are to be"
 
 
 def keeps_volumes(job: Job) -> bool:

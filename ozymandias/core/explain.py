@@ -15,7 +15,12 @@ from ozymandias.core.foresee import Foreseen
 from ozymandias.core.placement import most_that_fit
 from ozymandias.core.rollout import next_step, rolling_of, tied
 from ozymandias.core.rooms import NOW, Room, rooms_of
-from ozymandias.core.rules import rules_of, unknown_burst_nodes, unknown_neighbour
+from ozymandias.core.rules import (
+    neighbours_away,
+    rules_of,
+    unknown_burst_nodes,
+    unknown_neighbour,
+)
 from ozymandias.core.system import (
     held_up,
     needed_where_not_meant,
@@ -32,6 +37,7 @@ from ozymandias.model.job import Job, JobKey, JobRecord
 from ozymandias.model.node import Demand
 from ozymandias.model.plan import LIVE, Edit, Plan
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted, is_or_are
 from ozymandias.problems import Problem, Suggestion
 
 _Run = tuple[JobKey, int, str, int, int]
@@ -72,11 +78,11 @@ def plan_document(
         "place": [_step_document(e) for e in placed],
         "stop": [_step_document(e) for e in stopped if id(e) not in left],
         "move": [
-            {"instance": _name(new), "from": old.node, "to": new.node, "reason": new.reason}
+            {**_who(new), "from": old.node, "to": new.node, "reason": new.reason}
             for old, new in moved
         ],
         "stay": [
-            {"instance": _name(old), "node": old.node, "reason": why_stays}
+            {**_who(old), "node": old.node, "reason": why_stays}
             for old, why_stays in foreseen.staying
         ],
         "problem": None,
@@ -90,11 +96,19 @@ def _run(edit: Edit) -> _Run:
 
 
 def _step_document(edit: Edit) -> dict[str, Any]:
-    return {"instance": _name(edit), "node": edit.node, "reason": edit.reason}
+    return {**_who(edit), "node": edit.node, "reason": edit.reason}
+
+
+def _who(it: Edit | Assigned) -> dict[str, str]:
+    return {
+        "instance": f"{it.job.name}-{it.slot}",
+        "job": it.job.name,
+        "namespace": it.job.namespace,
+    }
 
 
 def _name(it: Edit | Assigned) -> str:
-    return f"{it.job.name}-{it.slot}"
+    return str(it.instance)
 
 
 # Why ----------------------------------------------------------------------------------------------
@@ -140,10 +154,10 @@ def _headline(snapshot: Snapshot, record: JobRecord, buckets: Buckets) -> str:
     head, key = record.head, record.key
     if head.deleting:
         left = len(buckets.live) + len(buckets.stopping)
-        return f"{key} was stopped; {left} of its instances are not gone yet."
+        return f"{key} was stopped; {left} of its instances {is_or_are(left)} not gone yet."
     healthy = len(buckets.ready) + len(buckets.serving)
     if is_system(record):
-        nodes = f"{healthy} of {wanted_of(snapshot, record)} nodes"
+        nodes = f"{healthy} of {counted(wanted_of(snapshot, record), 'node')}"
         return f"{key} is at version {head.version}, one on every matching node: {nodes} healthy."
     return f"{key} is at version {head.version}: {head.wanted} wanted, {healthy} healthy."
 
@@ -209,7 +223,7 @@ def _pending_lines(
     missing = record.head.wanted - len(buckets.live)
     if missing <= 0 or record.head.deleting:
         return
-    count = f"{missing} instance is" if missing == 1 else f"{missing} instances are"
+    count = f"{counted(missing, 'instance')} {is_or_are(missing)}"
     if record.current is None:
         yield f"{count} pending: the record of version {record.head.version} can't be read."
         return
@@ -223,6 +237,8 @@ def _pending_lines(
     yield f"{count} pending: {who} needs {needs(demand)}{tally(short)}."
     if (neighbour := unknown_neighbour(snapshot, job)) is not None:
         yield f"There is no job {neighbour}, which it is to be near to."
+    for other in neighbours_away(snapshot, job):
+        yield f"{other}, which it is to be near to, has no place either (`ozy why {other}`)."
     for name in unknown_burst_nodes(snapshot, job):
         yield f"There is no node {name}, which its burst is to go to."
     yield from _displaced_lines(snapshot, record, buckets)
@@ -277,5 +293,5 @@ def _unready_line(snapshot: Snapshot, assigned: Assigned) -> str:
         return f"{start} has not been started yet."
     words = f"{start} is {status.state}"
     if status.restarts:
-        words += f", restarted {status.restarts} times"
+        words += f", restarted {counted(status.restarts, 'time')}"
     return f"{words}: {status.reason}" if status.reason else f"{words}."

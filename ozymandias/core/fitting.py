@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ozymandias import problems
-from ozymandias.core.attempt import Attempt, counted, why_closed
+from ozymandias.core.attempt import Attempt, why_closed
 from ozymandias.core.placement import most_that_fit
 from ozymandias.core.rooms import UNCOUNTED, Room
 from ozymandias.core.rules import NO_RULES, Rules, unknown_burst_nodes
@@ -18,7 +18,7 @@ from ozymandias.model.instance import SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import Demand, Node, NodeName
 from ozymandias.model.record import replace
-from ozymandias.model.units import format_cores, format_size
+from ozymandias.model.units import counted, format_cores, format_size
 from ozymandias.problems import Kind, NodeShortfall, Problem, Suggestion
 
 BLAMED = (

@@ -16,6 +16,7 @@ from ozymandias.core.retrace import Explained, Verdict, edits_of, explain, snaps
 from ozymandias.core.rooms import Room
 from ozymandias.model.decision import DecidedStep, Decision
 from ozymandias.model.instance import InstanceId, SlotState
+from ozymandias.model.units import counted, is_or_are
 
 NOT_ALIVE = "not alive"
 SLOTS_MAX = 16  # of a run that are computed again
@@ -68,6 +69,7 @@ def _compared(decision: Decision, step: DecidedStep, found: Explained) -> tuple[
 
 def _cut(decision: Decision, step: DecidedStep) -> str:
     """What the record lacks for an exact answer; "" if nothing."""
+    total = counted(decision.nodes_total, "node")
     missing = decision.nodes_total - len(decision.nodes)
     if step.node not in decision.nodes:
         return f"the record was cut: {step.node} is not in it"
@@ -75,7 +77,7 @@ def _cut(decision: Decision, step: DecidedStep) -> str:
         return f"the record was cut: the rules of {step.job} are not in it"
     if decision.is_shifted:
         return "nodes, settings or other jobs were changed in the same transaction, before it"
-    return f"the record was cut: {missing} of {decision.nodes_total} nodes are not in it" * (
+    return f"the record was cut: {missing} of {total} {is_or_are(missing)} not in it" * (
         missing > 0
     )
 

@@ -1,9 +1,11 @@
-"""What a job file prefers in vain: labels that no node has, told beside the plan.
+"""What a job file names in vain: labels that no node has, and jobs that are not there.
 
 Preferences never block, so a misspelt one would be ignored in silence: nothing is refused, and the
-instances are only not where they were wanted. Here it is put in words, for `ozy plan` and `ozy
-submit`. It hangs on labels alone, and only on nodes that may be the job's at all: what neighbours
-and room make of a wish changes by the hour, and is told by `core/drift.py`.
+instances are only not where they were wanted. So would be a misspelt job to keep apart from, also
+where that is required: it may come later, and is no reason to refuse. Here it is put in words, for
+`ozy plan` and `ozy submit`. It hangs on names and labels alone, and only on nodes that may be the
+job's at all: what neighbours and room make of a wish changes by the hour, and is told by
+`core/drift.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +13,7 @@ from difflib import get_close_matches
 
 from ozymandias.core.labels import unmet
 from ozymandias.core.rules import label_demands
-from ozymandias.model.job import Job, LabelRule, LabelTest
+from ozymandias.model.job import Job, JobKey, LabelRule, LabelTest
 from ozymandias.model.labels import matches, spelled
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -25,7 +27,37 @@ Labels = Mapping[str, str]
 
 
 def in_vain(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
-    """A sentence for each thing that is preferred and makes no difference between nodes."""
+    """A sentence for each thing that is asked for and makes no difference between nodes."""
+    return tuple(dict.fromkeys((*_labels_in_vain(snapshot, job), *_jobs_in_vain(snapshot, job))))
+
+
+def _jobs_in_vain(snapshot: Snapshot, job: Job) -> Iterator[str]:
+    """Whom it would be near to or is to be apart from, and that is not there, or not for long.
+
+    To be near somebody is no note where it is required: that is a problem.
+    """
+    asked = job.placement
+    wished = [(f"be near {one.job}", one.job) for one in asked.near if one.weight]
+    wished += [(f"be apart from {one.job}", one.job) for one in asked.apart]
+    for number, (wish, key) in enumerate(wished):
+        record = snapshot.jobs.get(key)
+        if key == job.key or (record and not record.head.deleting):
+            continue
+        what = f"there is no job {key}, so to {wish} changes nothing until it comes"
+        alike = jobs_alike(snapshot, key, job.key) if number < GUESSES_MAX else ()
+        yield what + _there_is(alike)
+
+
+def jobs_alike(snapshot: Snapshot, key: JobKey, but: JobKey | None = None) -> Sequence[str]:
+    """Jobs that may have been meant: those of that name elsewhere, or of one like it."""
+    known = [k for k, r in snapshot.jobs.items() if k != but and not r.head.deleting]
+    elsewhere = sorted(str(k) for k in known if k.name == key.name)
+    # By the names alone: those of one namespace are alike in that already.
+    here = {str(k.name): str(k) for k in known if k.namespace == key.namespace}
+    return elsewhere[:ALIKE_MAX] or [here[name] for name in _alike(key.name, set(here))]
+
+
+def _labels_in_vain(snapshot: Snapshot, job: Job) -> Sequence[str]:
     asked = job.placement
     if not (asked.prefer or asked.spread):
         return ()
@@ -35,7 +67,7 @@ def in_vain(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
     if not allowed:
         return ()  # no node may have it, which is a problem, and told as such
     nobody = "no node" if len(allowed) == len(every) else "no node that it may be on"
-    return tuple(dict.fromkeys(_told(job, allowed, nobody)))
+    return tuple(_told(job, allowed, nobody))
 
 
 def _told(job: Job, nodes: Sequence[Labels], nobody: str) -> Iterator[str]:

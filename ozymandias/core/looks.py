@@ -17,6 +17,7 @@ from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import Rebalancing
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ def plan_ask(
     asked = Rebalancing(moves=count, since=now, by=by, override_freeze=override_freeze)
     hurry = f", not waiting for the end of a freeze ({override_freeze})" * bool(override_freeze)
     return Plan(
-        reason=f"the cluster is laid out better, by at most {count} moves{hurry}",
+        reason=f"the cluster is laid out better, by at most {counted(count, 'move')}{hurry}",
         settings=replace(settings, rebalancing=asked),
     )
 

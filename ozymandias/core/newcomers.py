@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ozymandias.core.attempt import Attempt, counted
+from ozymandias.core.attempt import Attempt
 from ozymandias.core.buckets import census, is_system
 from ozymandias.core.labels import unmet
 from ozymandias.core.rooms import Room, Rooms
@@ -21,7 +21,7 @@ from ozymandias.model.job import Burst, Job, LabelRule
 from ozymandias.model.labels import labels_for, spelled
 from ozymandias.model.node import Demand, Ledger, Node, NodeName, Presence, Resources
 from ozymandias.model.record import replace
-from ozymandias.model.units import exact_size, format_cores, format_size
+from ozymandias.model.units import counted, exact_size, format_cores, format_size
 from ozymandias.problems import Suggestion
 
 UNADDRESSED = Presence(address="", machine_id="", session="", daemon_version="", api="")
@@ -63,6 +63,20 @@ def more_nodes(
         for others in newcomers.ahead(ahead):
             if suggestion := newcomers.suggestion(others):
                 yield suggestion
+
+
+def together(attempt: Attempt, missing: int, other: Attempt) -> Attempt:
+    """The attempt of another job, each of whose instances brings those along that wait for it."""
+    each = -(-missing // max(1, other.wanted - other.placeable()))
+    size, own = _many(attempt.demand, each), other.demand
+    demand = replace(
+        own,
+        memory_bytes=own.memory_bytes + size.memory_bytes,
+        disk_bytes=own.disk_bytes + size.disk_bytes,
+        cpu_millis=own.cpu_millis + size.cpu_millis,
+        host_ports=(*own.host_ports, *attempt.demand.host_ports),
+    )
+    return replace(other, demand=demand)
 
 
 def _fewest(made: Callable[[int], "_Newcomers"], missing: int, burst: Burst | None) -> "_Newcomers":

@@ -31,6 +31,7 @@ from ozymandias.core.arbiter import Leisure, Proposal, proposing
 from ozymandias.core.buckets import census, is_system
 from ozymandias.core.drain import next_deadline
 from ozymandias.core.freeze import Frozen, cluster_frozen
+from ozymandias.core.in_vain import jobs_alike
 from ozymandias.core.nodes import plan_begin_drain, plan_cordon, plan_end_drain, plan_uncordon
 from ozymandias.core.preempt import AGAIN_SECONDS, Lately, displaced_in
 from ozymandias.core.rebalance import STEADY_SECONDS, foreseeing
@@ -210,8 +211,10 @@ class Future:
         self.now = replace(self.now, statuses=told.changed(well))
         self._fresh, self._settled = frozenset(), self._there()
         # Whoever was displaced before may be again; whoever is from now on is not within a minute.
+        # The same instance by the same job is another record then: its clock has gone on.
         seen = dict.fromkeys(displaced_in(self.now), 0.0)
-        self._lately = Lately(wall=self.wall, boot=AGAIN_SECONDS, seen=seen)
+        wall = max(self.wall, self._lately.wall) + AGAIN_SECONDS
+        self._lately = Lately(wall=wall, boot=AGAIN_SECONDS, seen=seen)
 
     def playing(self) -> Stepwise["Future"]:
         """Until it rests, or until the limit."""
@@ -247,10 +250,12 @@ class Future:
     def _decide(self, step: Step) -> Plan | Problem:
         if step.job is not None:
             if step.job not in self.now.jobs:
-                hint = "`ozy jobs` lists them."
+                alike = jobs_alike(self.now, step.job)
+                meant = f"Did you mean {' or '.join(alike)}?"
+                hint = meant if alike else "`ozy jobs` lists them."
                 return complaint(step.column, f"there is no job {step.job}.", hint)
             if step.verb is Verb.SCALE:
-                return plan_scale(self.now, step.job, step.count)
+                return plan_scale(self.now, step.job, step.count, self._lately)
             return plan_stop(self.now, step.job)
         (name,) = step.nodes
         if name not in self.now.nodes:
@@ -394,7 +399,7 @@ class Fate:
     before: int  # live, when the supposition began
     after: int
     missing_before: int
-    waiting: tuple[str, ...]  # instances that were live and have no place, by name
+    waiting: tuple[InstanceId, ...]  # those that were live and have no place
 
     @property
     def missing(self) -> int:
@@ -439,10 +444,10 @@ def fates(before: Snapshot, after: Snapshot) -> list[Fate]:
     return sorted(found, key=lambda fate: (-fate.priority, fate.job))
 
 
-def _gone(before: Snapshot, after: Snapshot, key: JobKey) -> list[str]:
+def _gone(before: Snapshot, after: Snapshot, key: JobKey) -> list[InstanceId]:
     there = {a.slot for a in after.instances(key) if a.state in LIVE}
     lost = {a.slot for a in before.instances(key) if a.state in LIVE} - there
-    return [f"{key.name}-{slot}" for slot in sorted(lost)]
+    return [InstanceId(key, slot) for slot in sorted(lost)]
 
 
 def waiting_after(future: Future) -> tuple[Pending, ...]:
@@ -463,7 +468,7 @@ def telling_waiting(future: Future) -> Stepwise[tuple[Pending, ...]]:
 
 def hurt_words(hurt: Sequence[Fate]) -> str:
     """``web-3 and db-0 would wait``; a job without names by its count."""
-    names = [name for fate in hurt for name in fate.waiting]
+    names = [str(instance) for fate in hurt for instance in fate.waiting]
     names += [f"{f.missing - f.missing_before} of {f.job}" for f in hurt if not f.waiting]
     shown = list(islice(names, NAMED_MAX))
     more = len(names) - len(shown)

@@ -31,7 +31,7 @@ from ozymandias.core.rules import NO_RULES, Rules, at_home
 from ozymandias.model.instance import SlotState
 from ozymandias.model.job import Job, JobHead, JobKey
 from ozymandias.model.node import Demand, NodeName
-from ozymandias.model.units import format_size
+from ozymandias.model.units import counted, format_size
 
 Rank = tuple[int, int, int, int, int, int, int, NodeName]
 TENTHS = 10  # of a job, by which a node's share of it is counted
@@ -295,7 +295,7 @@ class _Fit:
         near = [str(n.job) for n in ask.rules.asked.near if not n.weight]
         words += f", beside {' and '.join(near)} as required" if near else ""
         if self.is_beyond and (burst := ask.rules.asked.burst):
-            words += f", for what is above {burst.after} instances"
+            words += f", for what is above {counted(burst.after, 'instance')}"
         if value := self._groups.get(room.node):
             label, alike = ask.rules.asked.spread, self._alike[value]
             words += f", and {label} {value} has {alike} of {ask.job}"
@@ -317,7 +317,7 @@ def company_words(ask: Ask, same: int) -> str:
         return f"no {ask.kin} instance of {ask.job}"
     rules = ask.rules
     if rules.is_particular or rules.required or rules.asked.burst or ask.wanted > TENTHS:
-        return f"{same} {ask.kin} instance{'s' * (same != 1)} of {ask.job}"
+        return f"{counted(same, f'{ask.kin} instance')} of {ask.job}"
     return f"no more {ask.kin} instances of {ask.job} than any node with room ({same})"
 
 

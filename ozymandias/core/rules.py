@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from ozymandias.core.buckets import assignments_by_job
+from ozymandias.core.buckets import assignments_by_job, census
 from ozymandias.core.labels import unmet, unmet_words
 from ozymandias.core.rooms import Rooms
 from ozymandias.model.instance import SlotState
@@ -33,6 +33,7 @@ from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, Settings
 from ozymandias.model.snapshot import Snapshot
 from ozymandias.model.tables import Table
+from ozymandias.model.units import counted, is_or_are
 
 POOL_WEIGHT = 100  # a preferred pool counts as much as the heaviest wish of a job file
 UNLABELLED = ""  # the value that nodes without the label of `spread` share
@@ -122,10 +123,15 @@ class Rules(Struct, frozen=True, kw_only=True):
             return ""
         if node in burst.nodes:
             live = sum(there.values())
-            few = f"used above {burst.after} instances, and {live} are live"
+            few = (
+                f"used above {counted(burst.after, 'instance')}, and {live} {is_or_are(live)} live"
+            )
             return f"for the burst only, {few}" if live < burst.after else ""
         home = at_home(burst.nodes, there)
-        beyond = f"beyond the {burst.after} instances that stay at home, the rest go to"
+        stay = "stays" if burst.after == 1 else "stay"
+        beyond = (
+            f"beyond the {counted(burst.after, 'instance')} that {stay} at home, the rest go to"
+        )
         return f"{beyond} {' or '.join(burst.nodes)}" if home >= burst.after else ""
 
 
@@ -209,6 +215,13 @@ def unknown_neighbour(snapshot: Snapshot, job: Job) -> JobKey | None:
         if not other.weight and (record is None or record.head.deleting):
             return other.job
     return None
+
+
+def neighbours_away(snapshot: Snapshot, job: Job) -> list[JobKey]:
+    """The jobs that it has to be near to, and that are there but live nowhere."""
+    live = census(snapshot).live
+    found = ((key, snapshot.jobs.get(key)) for key in near_to(job))
+    return [key for key, record in found if record and record.head.wanted and not live.get(key, 0)]
 
 
 def unknown_burst_nodes(snapshot: Snapshot, job: Job) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from ozymandias.core.choice import surplus_first
 from ozymandias.core.drain import drained_nodes
 from ozymandias.core.edits import new_instance, stop
 from ozymandias.core.fitting import reject
+from ozymandias.core.in_vain import jobs_alike
 from ozymandias.core.parts import part_of
 from ozymandias.core.placement import Ask, place
 from ozymandias.core.preempt import UNKNOWN, Lately, could_displace, place_displacing
@@ -51,6 +52,7 @@ from ozymandias.model.node import Demand, NodeName
 from ozymandias.model.plan import JobChange, Plan, Runs
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted
 from ozymandias.problems import Problem
 
 __all__ = [
@@ -130,7 +132,7 @@ def _new_job(
         return placed
     return replace(
         placed,
-        reason=f"{job.key} is new, with {_instances(job.instances)}",
+        reason=f"{job.key} is new, with {counted(job.instances, 'instance')}",
         job=JobChange(key=job.key, head=head, version=version),
     )
 
@@ -237,7 +239,7 @@ def _scale(
     if is_system(record):
         return _not_scalable(record, instances)
     if instances == record.head.wanted:
-        return Plan(reason=f"{key} has {_instances(instances)} already: nothing to change")
+        return Plan(reason=f"{key} has {counted(instances, 'instance')} already: nothing to change")
     head = replace(record.head, wanted=instances)
     buckets = sort_job(snapshot, key)
     surplus = len(buckets.live) - instances
@@ -262,7 +264,7 @@ def _scale(
         return plan
     return replace(
         plan,
-        reason=f"{key} is scaled from {record.head.wanted} to {_instances(instances)}",
+        reason=f"{key} is scaled from {record.head.wanted} to {counted(instances, 'instance')}",
         job=JobChange(key=key, head=head),
     )
 
@@ -363,9 +365,11 @@ def _neighbourless(snapshot: Snapshot, job: Job) -> Problem | None:
     other = unknown_neighbour(snapshot, job)
     if other is None:
         return None
+    alike = jobs_alike(snapshot, other, job.key)
+    meant = f"Did you mean {' or '.join(alike)}? Else submit" if alike else "Submit"
     return problems.NEIGHBOUR_NOT_FOUND(
         f"{job.key} is to be near {other}, and there is no such job.",
-        hint=f"Submit {other} first, or give it a weight: then it is preferred only.",
+        hint=f"{meant} {other} first, or give it a weight: then it is preferred only.",
         job=job.name,
         namespace=job.namespace,
         neighbour=str(other),
@@ -379,7 +383,7 @@ def _burstless(snapshot: Snapshot, job: Job) -> Problem | None:
         return None
     assert job.placement.burst is not None
     return problems.BURST_NODE_NOT_FOUND(
-        f"Above {job.placement.burst.after} instances {job.key} is to go to"
+        f"Above {counted(job.placement.burst.after, 'instance')} {job.key} is to go to"
         f" {' or '.join(job.placement.burst.nodes)}, and there is no node"
         f" {' and no node '.join(unknown)}.",
         hint="`ozy nodes` lists those that are known. One that is to come has to join first.",
@@ -456,7 +460,3 @@ def _next_version(snapshot: Snapshot, key: JobKey, record: JobRecord | None) -> 
     """Numbers go on after a job was deleted: a version never means two things."""
     last = snapshot.last_versions.get(key, 0)
     return 1 + (max(last, record.head.version, *record.versions) if record else last)
-
-
-def _instances(number: int) -> str:
-    return f"{number} instance" + "s" * (number != 1)

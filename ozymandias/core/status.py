@@ -17,7 +17,7 @@ from ozymandias.model.instance import (
 )
 from ozymandias.model.job import Container
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, Pod
-from ozymandias.model.units import format_duration, format_size
+from ozymandias.model.units import counted, format_duration, format_size
 
 REASON_MAX = 500  # characters; what podman says can be long
 
@@ -133,7 +133,7 @@ def _ending(container: Container, seen: ObservedContainer) -> str:
 
 
 def _prospect(run: Run) -> str:
-    times = f"restarted {run.restarts} time{'s' * (run.restarts != 1)}" if run.restarts else ""
+    times = f"restarted {counted(run.restarts, 'time')}" if run.restarts else ""
     if run.is_completed:
         return ""
     if run.is_failed:

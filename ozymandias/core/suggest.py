@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ozymandias.core.attempt import Attempt, counted, why_closed
-from ozymandias.core.newcomers import more_nodes
+from ozymandias.core.attempt import Attempt, why_closed
+from ozymandias.core.newcomers import more_nodes, together
 from ozymandias.core.rooms import Room, Rooms
 from ozymandias.core.rules import label_demands, rules_of
 from ozymandias.core.stepwise import Stepwise
@@ -25,7 +25,7 @@ from ozymandias.model.labels import labels_for
 from ozymandias.model.node import Demand, Node, NodeName, millis_of
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
-from ozymandias.model.units import exact_size, format_cores, format_size
+from ozymandias.model.units import counted, exact_size, format_cores, format_size
 from ozymandias.problems import Suggestion
 
 MEBIBYTE = 2**20
@@ -51,6 +51,7 @@ class Trial:
     changed: Attempt  # as it will be asked when the job is changed: its own instances make way
     ahead: tuple[int, ...]  # priorities from which others could be served before it
     is_pending: bool = False  # it was accepted as it is, and waits
+    awaited: tuple[Attempt, ...] = ()  # of those that it has to be near to, and that wait too
 
 
 def suggestions_for(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:
@@ -81,14 +82,26 @@ def suggesting(attempt: Attempt, placeable: int, trial: Trial | None = None) -> 
             if candidate is None or (yield from holds(candidate)):
                 yield candidate
 
+    ahead, awaited = (trial.ahead, trial.awaited) if trial else ((), ())
+
+    def also(candidates: Callable[[Attempt], Found]) -> Found:
+        """What gives it a place, or a place to whom it has to be near to, and by that to it."""
+        yield from candidates(attempt)
+        for other in awaited:
+            yield from (_for_both(candidate, other) for candidate in candidates(other))
+
     def back() -> Found:
-        yield from first(_started(attempt))
-        yield from first(_reopened(attempt, "undrain"))
-        yield from first(_reopened(attempt, "uncordon"))
+        yield from first(also(_started))
+        yield from first(also(lambda one: _reopened(one, "undrain")))
+        yield from first(also(lambda one: _reopened(one, "uncordon")))
 
     def more() -> Found:
-        yield from first(_labelled(attempt))
-        yield from first(more_nodes(attempt, placeable, trial.ahead if trial else ()))
+        yield from first(also(_labelled))
+        yield from first(more_nodes(attempt, placeable, ahead))
+        for other in awaited:
+            both = together(attempt, attempt.wanted - placeable, other)
+            nodes = more_nodes(both, other.placeable(), ahead)
+            yield from first(_for_both(candidate, other) for candidate in nodes)
 
     def less() -> Found:
         yield from first(_fewer_instances(attempt, placeable))
@@ -110,6 +123,12 @@ def _fits_already(_: Suggestion) -> Stepwise[bool]:
     """It was found by rooms and rules, and no more is asked."""
     yield from ()
     return True
+
+
+def _for_both(candidate: Suggestion | None, other: Attempt) -> Suggestion | None:
+    if candidate is None:
+        return None
+    return replace(candidate, text=f"{candidate.text}: {other.key} would get a place as well")
 
 
 def _fewer_instances(attempt: Attempt, placeable: int) -> Iterator[Suggestion]:

@@ -55,8 +55,7 @@ def asking_why_not(snapshot: Snapshot, key: JobKey, node: NodeName) -> Stepwise[
     record = snapshot.jobs[key]
     here = [a for a in snapshot.instances_on(node) if a.job == key]
     lines = [
-        f"{key.name}-{a.slot} is on {node}"
-        + (", stopping." if a.state is SlotState.STOPPING else ".")
+        f"{a.instance} is on {node}" + (", stopping." if a.state is SlotState.STOPPING else ".")
         for a in here
     ]
     if record.current is None:

@@ -18,6 +18,7 @@ from ozymandias.model.instance import Assigned, SlotState
 from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted, is_or_are
 
 NODES_TOLD_MAX = 3  # of those that have what was given up
 
@@ -95,7 +96,8 @@ class _Missing:
         if fewer:
             nodes = frozenset(name for name in self._open(groups) if groups[name] in fewer)
             numbers = ", ".join(f"{counts[v]} on {_value(label, v)}" for v in sorted(fewer)[:3])
-            why = f"{counts[here]} others are on {_value(label, here)}, {numbers}; "
+            others = f"{counted(counts[here], 'other')} {is_or_are(counts[here])}"
+            why = f"{others} on {_value(label, here)}, {numbers}; "
             yield self._given_up("spread", f"even over {label}", 0, nodes, why)
 
     def burst(self) -> Iterator[GivenUp]:

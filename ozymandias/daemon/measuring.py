@@ -12,6 +12,7 @@ from ozymandias.core.shed import leavable
 from ozymandias.daemon.events import EventLog
 from ozymandias.daemon.membership import Membership, Session
 from ozymandias.model.node import Load, NodeName
+from ozymandias.model.units import counted
 from ozymandias.ports import Clock, Gauge, Put, RuntimeFailed, Store, StoreError
 from ozymandias.store import codec, keys
 from ozymandias.store.mirror import Mirror
@@ -98,7 +99,8 @@ class Measurer:
                 "node.untainted", f"{self._node} takes work again: no more {before.taint}"
             )
         elif after.shed_to >= 0 and after.shed_to != before.shed_to:
+            few = counted(after.shed_to, "instance")
             self._events.emit(
                 "node.shedding",
-                f"{self._node} is to keep {after.shed_to} instances: still {after.taint}",
+                f"{self._node} is to keep {few}: still {after.taint}",
             )

@@ -25,6 +25,7 @@ from ozymandias.model.job import JobKey
 from ozymandias.model.node import NodeName, Presence, Resources
 from ozymandias.model.pod import ContainerState, ObservedPod, PodId
 from ozymandias.model.record import replace
+from ozymandias.model.units import counted
 from ozymandias.ports import (
     Ambiguous,
     Clock,
@@ -314,7 +315,7 @@ class Membership:
 
     def _tell(self, what: str, pods: _Pods, done: Registered) -> None:
         kept = f", {len(done.reclaimed)} reclaimed" if done.reclaimed else ""
-        log(what, node=self._identity.name, reason=f"{len(pods.found)} pods found{kept}")
+        log(what, node=self._identity.name, reason=f"{counted(len(pods.found), 'pod')} found{kept}")
         for pod in sorted(done.reclaimed):
             self._reclaimed(pod)
 

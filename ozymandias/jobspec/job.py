@@ -41,6 +41,7 @@ from ozymandias.model.job import (
 )
 from ozymandias.model.record import replace
 from ozymandias.model.settings import PRIORITY_CLASSES
+from ozymandias.model.units import counted
 
 INSTANCES_MAX = 10_000
 PERCENT_PATTERN = "(100|[0-9]{1,2})%"
@@ -215,7 +216,7 @@ def _check_kind(given: Given) -> None:
     _check_pool(given)
     wanted, least = _instances(given), given.get("min_available", Least()).number
     if least > wanted and not given.is_wrong("numInstances") and not given.has("autoscale"):
-        given.wrong("min_available", f"{least} of {wanted} instances can't be available")
+        given.wrong("min_available", f"{least} of {counted(wanted, 'instance')} can't be available")
 
 
 def _check_pool(given: Given) -> None:

@@ -73,12 +73,14 @@ Node = Scalar | Sequence | Mapping | Broken
 
 def load(data: bytes, report: Report) -> Node | None:
     """The document's tree; None if it can't be read at all. Complaints go to the report."""
+    text = ""
     try:
-        return _Reader(_text(data), report).document()
+        text = _text(data)
+        return _Reader(text, report).document()
     except Wrong as wrong:
         report.add_last(wrong.mark or Mark(1, 1), wrong.detail, wrong.hint)
     except yaml.YAMLError as error:
-        mark, detail, hint = _explained(error)
+        mark, detail, hint = _explained(error, text)
         report.add_last(mark, detail, hint)
     return None
 
@@ -228,7 +230,7 @@ def _plain_value(text: str) -> Plain:
     return text
 
 
-def _explained(error: yaml.YAMLError) -> tuple[Mark, str, str]:
+def _explained(error: yaml.YAMLError, text: str) -> tuple[Mark, str, str]:
     """libyaml's complaint in our words, with what to do about the commonest ones."""
     where = getattr(error, "problem_mark", None)
     mark = Mark(where.line + 1, where.column + 1) if where is not None else Mark(1, 1)
@@ -241,7 +243,35 @@ def _explained(error: yaml.YAMLError) -> tuple[Mark, str, str]:
     elif "mapping values are not allowed" in problem:
         hint = 'put text that contains ": " in quotes; check the indentation'
     elif "did not find expected" in problem:
-        hint = "check the indentation, and that every bracket and quote is closed"
+        hint = _unquoted(error, mark, text.splitlines())
+        hint = hint or "check the indentation, and that every bracket and quote is closed"
     elif "end of stream" in problem and "quoted" in context:
         hint = "a quotation mark is not closed"
     return mark, detail, hint
+
+
+def _unquoted(error: yaml.YAMLError, mark: Mark, lines: list[str]) -> str:
+    """What to put in quotes where a text seems to have ended before its end; "" if none seems to.
+
+    Brackets and braces of a text end it, or begin another list, within a list on one line; so does
+    what follows the bracket that a text begins with.
+    """
+    line = "".join(lines[mark.line - 1 : mark.line])
+    before, after = line[: mark.column - 1].rstrip(), line[mark.column - 1 :]
+    context = str(getattr(error, "context", None) or "")
+    start = getattr(error, "context_mark", None)
+    first = "".join(lines[start.line : start.line + 1]) if start is not None else ""
+    if "anchor" in context or "alias" in context:
+        return "put text with brackets in it, or that begins with & or *, in quotes"
+    if (context and before.endswith(("]", "}"))) or (
+        "flow" in context and after.startswith(tuple("[]{}"))
+    ):
+        return (
+            'a text with brackets or braces in it is written in quotes, as in ["echo", "[x]"];'
+            " check also the brackets and commas"
+        )
+    if "flow" in context and before.endswith(("'", '"')):
+        return "a comma is missing, or quotes around the whole text and not a part of it"
+    if "flow" in context and " #" in first:
+        return '" #" begins a comment: put text with it in quotes, and close every bracket'
+    return ""

@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from ozymandias.model.units import counted, is_or_are
 from ozymandias.problems import FieldError
 
 ERRORS_MAX = 100  # kept and shown; the rest is only counted
@@ -77,12 +78,13 @@ class Report:
         ordered = sorted(self._errors, key=lambda e: (e.line, e.column))
         if self._omitted:
             last = ordered[-1]
+            more = f"{counted(self._omitted, 'more error')} {is_or_are(self._omitted)}"
             ordered.append(
                 FieldError(
                     pointer="",
                     line=last.line,
                     column=last.column,
-                    detail=f"{self._omitted} more errors are not shown",
+                    detail=f"{more} not shown",
                 )
             )
         return tuple(ordered)

@@ -1,4 +1,4 @@
-"""Sizes and durations, as people write them and as machines count them.
+"""Sizes, durations and numbers of things, as people write them and as machines count them.
 
 Sizes are binary: ``1G`` is 2**30 bytes, ``512M``, ``512MB``, ``512Mi`` and ``512MiB`` are alike.
 Durations are seconds, or ``30s``, ``5m``, ``2h``, ``1h30m``, ``500ms`` (compose's spelling).
@@ -10,6 +10,15 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECA
 _DURATION_PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|us|s|m|h|d)")
 _SIZE_FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _DURATION_FACTORS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 instance``, ``2 instances``, ``0 instances``."""
+    return f"{number} {noun}" + "s" * (number != 1)
+
+
+def is_or_are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def parse_size(text: str | int) -> int:

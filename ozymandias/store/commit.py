@@ -34,6 +34,7 @@ from ozymandias.core.routes import Names
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
+from ozymandias.model.units import counted
 from ozymandias.ports import (
     Ambiguous,
     Clock,
@@ -485,8 +486,9 @@ def _gave_up() -> Problem:
 def _too_large(plan: Plan, why: str) -> Problem:
     places = max(1, len(plan.pairs))
     most = max(1, min(places // 2, PLACES_MAX) * len(plan.edits) // places)
+    much = f"{counted(len(plan.edits), 'instance')} in {counted(places, 'place')}"
     return PLAN_TOO_LARGE(
-        f"{plan.reason}: that is {len(plan.edits)} instances in {places} places, and the store does"
+        f"{plan.reason}: that is {much}, and the store does"
         f" not take so much in one transaction ({why}).",
         hint="Nothing was changed. Begin with fewer instances, and change their number by"
         f" {most} at a time, with `ozy scale`.",

@@ -23,6 +23,20 @@ MODULE_LINES_MAX = 500
 FORBIDDEN_NAMES = {"utils", "util", "common", "misc", "manager", "base", "helpers"}
 MARKER = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 DEVELOPER_PATH = re.compile(r"(?<![\w.])/(?:home/\w|Users/\w|root/|work/|tmp/w/)")
+PLURAL = re.compile(
+    r"\{[^{}]*\} (?:more |other )?"
+    r"(?:instances|nodes|jobs|moves|pods|others|errors|places|addresses|members|days|minutes)\b"
+)
+NEVER_ONE = (  # or no number
+    "== 1 else",
+    "{days} days",
+    "/ 60:.0f} minutes",
+    "{ask.kin} instances",
+    "{mass} nodes",
+    "{len(voters) + 1} members",
+    "{view.members_max} members",
+    "moves from",
+)
 
 # What each package may import of this project, beside itself.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -219,6 +233,18 @@ def matches(pattern: re.Pattern[str]) -> list[str]:
 def test_no_leftover_markers() -> None:
     """What is not done yet is an issue of its own, not a note in the source."""
     assert not (found := matches(MARKER)), "\n".join(found)
+
+
+def test_things_are_counted_by_a_word_that_goes_with_one() -> None:
+    """`1 instances` is nobody's language: numbers before a plural are `counted`, or never 1."""
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "sim" not in path.parts
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if PLURAL.search(line) and not any(words in line for words in NEVER_ONE)
+    ]
+    assert not found
 
 
 def test_no_paths_of_a_developers_machine() -> None:

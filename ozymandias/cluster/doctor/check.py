@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ozymandias.model.units import counted
+
 Verdict = Literal["ok", "warn", "fail"]
 
 
@@ -59,9 +61,9 @@ def count(checks: Sequence[Check]) -> str:
     """The last line of the report."""
     numbers = {v: sum(check.verdict == v for check in checks) for v in ("ok", "warn", "fail")}
     return (
-        f"{len(checks)} checks: {numbers['ok']} ok,"
-        f" {numbers['warn']} warning{'s' * (numbers['warn'] != 1)},"
-        f" {numbers['fail']} failure{'s' * (numbers['fail'] != 1)}"
+        f"{counted(len(checks), 'check')}: {numbers['ok']} ok,"
+        f" {counted(numbers['warn'], 'warning')},"
+        f" {counted(numbers['fail'], 'failure')}"
     )
 
 

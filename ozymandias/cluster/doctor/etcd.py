@@ -16,6 +16,7 @@ from ozymandias.cluster.doctor.check import Check, dotted, fail, ok, warn
 from ozymandias.daemon.config import EtcdConfig
 from ozymandias.model.job import JobKey, PullPolicy
 from ozymandias.model.node import Node
+from ozymandias.model.units import counted
 from ozymandias.ports import StoreError
 from ozymandias.problems import ProblemError
 
@@ -117,9 +118,10 @@ def judge(members: Sequence["MemberStatus"], start: str = START) -> Iterator[Che
     if len(silent) == len(members):
         yield fail("etcd", "no member answers", start)
     elif leaderless and not any(m.leader_id for m in members):
+        of = counted(len(members), "member")
         yield fail(
             "etcd quorum",
-            f"{len(members) - len(silent)} of {len(members)} members answer and know no leader",
+            f"{len(members) - len(silent)} of {of} answer and know no leader",
             "Bring the others back: a majority must run. Pods and routes stay as they are.",
         )
 
@@ -234,10 +236,11 @@ def schedulers(alive: Mapping[str, bool]) -> Iterator[Check]:
     if not names:
         yield fail("scheduling", "no node that is there schedules: nothing is placed", remedy)
     elif len(names) < SCHEDULERS_MIN:
-        detail = f"only {' and '.join(names)} of {len(alive)} nodes: when lost, nothing is placed"
+        of = counted(len(alive), "node")
+        detail = f"only {' and '.join(names)} of {of}: when lost, nothing is placed"
         yield warn("scheduling", detail, remedy)
     else:
-        yield ok("scheduling", f"{len(names)} of {len(alive)} nodes schedule")
+        yield ok("scheduling", f"{len(names)} of {counted(len(alive), 'node')} schedule")
 
 
 def nodes(records: Records) -> Iterator[Check]:
@@ -247,7 +250,7 @@ def nodes(records: Records) -> Iterator[Check]:
         name = f"node {node.name}"
         held = records.assigned.get(node.name, 0)
         if node.presence is None:
-            holding = f" and holds {held} instances" if held else ""
+            holding = f" and holds {counted(held, 'instance')}" if held else ""
             yield warn(
                 name,
                 f"lost: its lease has run out{holding}",
@@ -260,4 +263,4 @@ def nodes(records: Records) -> Iterator[Check]:
                 f"It takes no new work until that is put right; `ozy doctor` on {node.name}.",
             )
         else:
-            yield ok(name, f"alive at {node.presence.address}, {held} instances")
+            yield ok(name, f"alive at {node.presence.address}, {counted(held, 'instance')}")

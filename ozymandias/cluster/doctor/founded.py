@@ -21,6 +21,7 @@ from ozymandias.cluster.founding.record import HostRecord, Places
 from ozymandias.cluster.founding.running import runner
 from ozymandias.cluster.founding.work import Work
 from ozymandias.daemon.config import Config
+from ozymandias.model.units import counted
 from ozymandias.ports import StoreError
 from ozymandias.problems import ProblemError
 from ozymandias.store.etcd_admin import Member
@@ -65,14 +66,14 @@ def certificates(held: Sequence[credentials.Held], now: float) -> Iterator[Check
                 name, f"no good: {one.problem}", f"`ozy cluster renew`; if refused, {REJOIN}"
             )
         elif one.seen.days_left(now) < DAYS_WARN:
-            left = f"{one.seen.days_left(now):.0f} days"
+            left = counted(round(one.seen.days_left(now)), "day")
             yield warn(
                 name,
                 f"expires in {left}: the keeper should have renewed it",
                 "`ozy cluster renew` says what is in the way.",
             )
         else:
-            yield ok(name, f"good for {one.seen.days_left(now):.0f} days")
+            yield ok(name, f"good for {counted(round(one.seen.days_left(now)), 'day')}")
 
 
 def programs(record: HostRecord, places: Places) -> Iterator[Check]:
@@ -158,7 +159,7 @@ def flannel(record: HostRecord, places: Places, shared: Shared | None) -> Iterat
 def addresses(subnet_size: int, used: int) -> Check:
     """Of this host's subnet, less network, gateway and broadcast."""
     left = max(0, subnet_size - 3 - used)
-    detail = f"{left} addresses are left for pods of this host"
+    detail = f"{left} {'address is' if left == 1 else 'addresses are'} left for pods of this host"
     if left == 0:
         return fail(
             "pod addresses",

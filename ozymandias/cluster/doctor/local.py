@@ -9,6 +9,7 @@ from ozymandias.cluster.doctor import etcd, listeners, service, storage
 from ozymandias.cluster.doctor.check import Check, fail, ok, warn
 from ozymandias.cluster.state import LocalCluster
 from ozymandias.daemon.config import EtcdConfig
+from ozymandias.model.units import counted
 from ozymandias.problems import ProblemError
 
 DOMAIN = "ozy.internal"
@@ -90,7 +91,9 @@ def _program(program: Mapping[str, Any], cluster: LocalCluster) -> Check:
     name = program["name"]
     if program["pid"] is not None:
         restarts = program["starts"] - 1
-        detail = f"pid {program['pid']}" + (f", restarted {restarts} times" if restarts else "")
+        detail = f"pid {program['pid']}" + (
+            f", restarted {counted(restarts, 'time')}" if restarts else ""
+        )
         if restarts:
             detail += f", last: {program['last_exit']}"
         if program["failures"]:

@@ -21,6 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from ozymandias.model.units import counted
+
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
 RENEW_BELOW_DAYS = 122  # a third of the life
@@ -168,7 +170,7 @@ def problem_of(cert: str, key: str, authority_cert: str, now: float) -> str:
         return "it was made by another authority"
     seen = read(cert)
     if now > seen.not_after:
-        return f"it expired {-seen.days_left(now):.0f} days ago"
+        return f"it expired {counted(round(-seen.days_left(now)), 'day')} ago"
     if now < seen.not_before:
         return "it is not valid yet: the clock is behind"
     return ""

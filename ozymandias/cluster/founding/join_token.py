@@ -14,6 +14,7 @@ import re
 import secrets
 from dataclasses import dataclass, replace
 
+from ozymandias.model.units import counted
 from ozymandias.problems import JOIN_REFUSED, Problem
 
 SECRET_BYTES = 24
@@ -92,8 +93,8 @@ def spend(
     if not hmac.compare_digest(digest, _digest(secret)) or record is None:
         return JOIN_REFUSED("The join token is not known here, or was revoked.", hint=REMEDY)
     if now > record.expires:
-        minutes = (now - record.expires) / 60
-        return JOIN_REFUSED(f"The join token expired {minutes:.0f} minutes ago.", hint=REMEDY)
+        minutes = counted(round((now - record.expires) / 60), "minute")
+        return JOIN_REFUSED(f"The join token expired {minutes} ago.", hint=REMEDY)
     if machine_id in record.used_by:
         return record
     if record.uses_left <= 0:

@@ -21,6 +21,7 @@ from ozymandias.cluster.founding import files, record, registry, running, work
 from ozymandias.cluster.founding.record import Places
 from ozymandias.cluster.founding.work import Work
 from ozymandias.model.node import NodeName
+from ozymandias.model.units import counted, is_or_are
 from ozymandias.ports import (
     Ambiguous,
     Compare,
@@ -113,9 +114,10 @@ def drain(at: Work, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while count := _instances(at.places, name):
         if time.monotonic() > deadline:
+            left = f"{counted(count, 'instance')} {is_or_are(count)}"
             raise ProblemError(
                 HOST_CLUSTER(
-                    f"{count} instances are still on {name} after {seconds:.0f} s.",
+                    f"{left} still on {name} after {seconds:.0f} s.",
                     hint="`ozy ps` shows them; run it again to go on waiting.",
                 )
             )

@@ -32,6 +32,7 @@ from ozymandias.cluster.founding.authority import Pair
 from ozymandias.cluster.founding.found import Wish
 from ozymandias.cluster.founding.record import ClusterSettings, KnownHost, Places
 from ozymandias.cluster.founding.work import Say, Work
+from ozymandias.model.units import counted
 from ozymandias.ports import Delete, StoreError
 from ozymandias.problems import HOST_CLUSTER, Problem, ProblemError
 from ozymandias.store import keys
@@ -147,7 +148,7 @@ def restore(file: Path, wish: Wish, places: Places, say: Say, *, force: bool = F
     at.write_files()
     at.start("etcd")
     removed = work.run(_begin_anew(at))
-    say("etcd", f"{removed} nodes must register anew")
+    say("etcd", f"{counted(removed, 'node')} must register anew")
     at.restart_readers({places.toml, places.corefile, places.settings / "flanneld.env"})
     at.start()
     at.save(stage="ready")

@@ -108,7 +108,7 @@ def test_plan_shows_defaults_and_reasons(cluster: Cluster) -> None:
     assert "  + plain-0 on n" in ran.out
     document = cluster.ozy("plan", name, "-o", "json").document
     assert {"fits", "place", "stop", "move", "problem"} <= document.keys()
-    assert set(document["place"][0]) == {"instance", "node", "reason"}
+    assert set(document["place"][0]) == {"instance", "job", "namespace", "node", "reason"}
     assert cluster.ozy("status", "plain").code == 4
 
 

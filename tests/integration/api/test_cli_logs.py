@@ -108,6 +108,20 @@ def test_what_crashed_is_found_from_any_node(cluster: Cluster) -> None:
     cluster.ozy("stop", "doomed")
 
 
+def test_what_is_told_to_type_can_be_typed(cluster: Cluster) -> None:
+    """In whichever namespace the job is: every command between backquotes finds it."""
+    behave(cluster, "doomed", Behaviour(exit_after_seconds=0.3, exit_code=7))
+    submitted = cluster.ozy("submit", cluster.job("doomed", namespace="prod"))
+    assert submitted.code == 1 and "prod/doomed-0 on " in submitted.err
+    until(lambda: "--previous" in cluster.ozy("why", "prod/doomed-0").out)
+    shown = submitted.err + cluster.ozy("why", "prod/doomed-0").out
+    commands = re.findall(r"`ozy ((?:logs|why|status) [^`]*)`", shown)
+    assert "logs --previous prod/doomed-0" in commands and len(commands) >= 2
+    for command in commands:
+        assert cluster.ozy(*command.split()).code == 0, command
+    cluster.ozy("stop", "prod/doomed")
+
+
 def test_last_words_outlive_the_job(cluster: Cluster) -> None:
     """Of a job that is gone, by its name or by its instance's."""
     cluster.ozy("submit", cluster.job("late", numInstances=2))

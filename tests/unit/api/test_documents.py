@@ -200,6 +200,24 @@ def test_a_failed_instance_is_the_jobs_problem() -> None:
     problem = documents.status_document(found, found.jobs[KEY], Names())["problem"]
     assert problem["type"].endswith("#deploy-failed")
     assert "web-0 on n1: app: exit code 7" in problem["detail"]
+    assert problem["hint"].startswith("`ozy logs web-0`")
+
+
+def test_what_a_problem_tells_to_type_names_the_namespace() -> None:
+    """Of a job elsewhere than in the default one: the command would find nothing without."""
+    key = JobKey(Namespace("prod"), KEY.name)
+    bad = {0: status(state=InstanceState.FAILED, reason="app: exit code 7; not tried again")}
+    found = snapshot(group(SlotState.RUNNING), statuses=bad)
+    (assignment,), (said,) = found.assignments.values(), found.statuses.values()
+    theirs = replace(
+        found,
+        jobs={key: replace(found.jobs[KEY], key=key)},
+        assignments={(N1, key): replace(assignment, job=key)},
+        statuses={(N1, key): replace(said, job=key)},
+    )
+    problem = documents.status_document(theirs, theirs.jobs[key], Names())["problem"]
+    assert "prod/web-0 on n1: app: exit code 7" in problem["detail"]
+    assert problem["hint"].startswith("`ozy logs prod/web-0`")
 
 
 def test_a_row_of_nodes() -> None:

@@ -6,8 +6,9 @@ import os
 import pytest
 
 from ozymandias.cli.complain import problem_text
+from ozymandias.cli.display import Lines
 from ozymandias.cli.foresee import NAMES_SHOWN_MAX, draw_fates, draw_followed
-from ozymandias.cli.job import urls
+from ozymandias.cli.job import _draw_steps, urls
 from ozymandias.cli.render import clean, paint, sentence, table
 from ozymandias.jobspec.parse import parse
 from ozymandias.problems import (
@@ -152,6 +153,55 @@ def test_names_are_written_as_they_are() -> None:
     """A sentence begins large, unless it begins with what has a name of its own."""
     assert sentence("labels of n1: none", "n1") == "Labels of n1: none."
     assert sentence("n1 is cordoned", "n1") == "n1 is cordoned."
+
+
+def test_others_are_named_with_their_namespace(capsys: pytest.CaptureFixture[str]) -> None:
+    """As they are typed: in whichever namespace the plan's own job is."""
+    prod = {"job": "web", "namespace": "prod"}
+    mine = {"instance": "shop-0", "job": "shop", "namespace": "default", "node": "n1"}
+    theirs = {"instance": "web-1", **prod, "reason": "displaced by shop"}
+    _draw_steps(
+        {
+            "place": [{**mine, "reason": "n1 has room"}],
+            "stop": [{**theirs, "node": "n1"}],
+            "move": [{**theirs, "from": "n1", "to": "n2"}],
+            "stay": [{"instance": "old-1", "node": "n2", "reason": "an earlier daemon says so"}],
+        }
+    )
+    fate = {**prod, "wanted": 3, "before": 3, "priority": 0, "outcome": "degrades"}
+    hurt = [
+        {**fate, "waiting": ["web-1", "web-2"], "after": 1},
+        {**fate, "waiting": [], "after": 2},
+    ]
+    draw_followed({"others": [{**theirs, "from": "n1", "to": None}], "hurt": hurt})
+    draw_fates(hurt[:1])
+    assert capsys.readouterr().out.splitlines() == [
+        "  + shop-0 on n1: n1 has room",
+        "  > prod/web-1 n1 -> n2: displaced by shop",
+        "  - prod/web-1 on n1: displaced by shop",
+        "  = old-1 on n2: an earlier daemon says so",
+        "It fits: 1 to place, 1 to move, 1 to stop, 1 to stay as it is.",
+        "Meanwhile, of other jobs:",
+        "  - prod/web-1 on n1: displaced by shop",
+        "In the end prod/web-1, prod/web-2 would wait.",
+        "In the end 1 of prod/web would wait.",
+        "JOB       OUTCOME   LIVE    WANTED  PRIORITY  WITHOUT A PLACE",
+        "prod/web  degrades  3 -> 1  3       0         prod/web-1, prod/web-2",
+    ]
+
+
+def test_who_is_waited_for_is_named_with_its_namespace(capsys: pytest.CaptureFixture[str]) -> None:
+    """Line by line, as everywhere else: when it changes, and when it is gone."""
+    row = {"job": "web", "node": "n1", "state": "healthy", "version": 1, "reason": ""}
+    lines = Lines()
+    lines.draw("", [{**row, "instance": f"web-{n}", "namespace": n} for n in ("default", "prod")])
+    lines.draw("", [])
+    assert capsys.readouterr().out.splitlines() == [
+        "web-default on n1: healthy",
+        "prod/web-prod on n1: healthy",
+        "prod/web-prod of version 1: gone",
+        "web-default of version 1: gone",
+    ]
 
 
 def test_what_follows_for_others_is_told_after_a_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,11 +67,14 @@ class Lived:
                 quiet += 1.0
         return self
 
-    def _next(self) -> Plan | None:
+    def lately(self) -> Lately:
+        """What is known of displacements until now."""
         self._seen = {one: self._seen.get(one, self.wall) for one in displaced_in(self.now)}
+        return Lately(wall=self.wall, boot=self.wall, seen=self._seen)
+
+    def _next(self) -> Plan | None:
         dead = frozenset(name for name, node in self.now.nodes.items() if not node.is_alive)
-        lately = Lately(wall=self.wall, boot=self.wall, seen=self._seen)
-        leisure = self._pace.leisure(self.now, self.wall)
+        lately, leisure = self.lately(), self._pace.leisure(self.now, self.wall)
         found = propose(self.now, dead, self.wall, dead, lately, leisure)
         if found is None and leisure is not None:
             self._pace.looked(self.wall, self.wall)

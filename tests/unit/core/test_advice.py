@@ -54,6 +54,7 @@ from tests.unit.core.following import changed_job, followed_by_operator
 from tests.unit.core.test_labels import rule
 
 PLANS_MAX = 300
+DRAINED = node("n1", "8G", drain=Drain(since=1.0))
 
 
 def wanting(snapshot: Snapshot, **counts: int) -> Snapshot:
@@ -347,6 +348,55 @@ def test_what_is_hardly_of_use_is_suggested_only_if_nothing_else_helps() -> None
     many = refused(submit(cluster(n1="1G"), job("web", 6, "1G")))
     assert {"numInstances": 1} in suggested_changes(many)
     assert not any(memory in change for change in suggested_changes(many))
+
+
+def beside(label: str = "") -> tuple[Job, Job]:
+    """A job, and another one that has to be near it."""
+    asked = PlacementRules(require=(rule(label),) if label else ())
+    near = PlacementRules(near=(Neighbour(job=key("cache")),))
+    return job("cache", 1, "4G", placement=asked), job("web", 2, "512M", placement=near)
+
+
+def test_who_has_to_be_near_one_that_was_lost_is_told_what_brings_both_back() -> None:
+    """Not only to give up being near: to start the node, or another one large enough for both."""
+    full = settled(submitted(cluster(n1="8G", n2="2G"), *beside()))
+    snapshot = rested(lost(full, "n1"))
+    start, add, near = changes(snapshot)
+    assert start == {"start": ["n1"]}
+    assert add == {"nodes": 1, "memory_bytes": parse_size("5G"), "disk_bytes": 0}
+    assert near == {"placement.near": {"job": "cache", "weight": 10}}
+    for change in (start, add):
+        world = followed(snapshot, WEB, change)
+        assert world and live(rested(world)).total() == 2
+        assert live(rested(world), key("cache")).total() == 1
+    lines = why(snapshot, WEB)
+    assert "cache, which it is to be near to, has no place either (`ozy why cache`)." in lines
+    both = [line for line in lines if line.endswith(": cache would get a place as well.")]
+    assert len(both) == 2 and "start n1" in both[0] and "5G of memory" in both[1]
+
+
+def test_who_has_to_be_near_one_that_waits_is_told_what_gives_both_a_place() -> None:
+    """A label, or the end of a drain or a cordon; nothing that would help only the other one."""
+    labelled = cluster(node("n1", "8G", labels={"disk": "hdd"}), node("n2", "2G"))
+    snapshot = waiting(labelled, *beside("disk == ssd"))
+    assert {"label": {"node": "n1", "labels": {"disk": "ssd"}}} in changes(snapshot)
+    for shut, verb in ((node("n1", "8G", cordoned=True), "uncordon"), (DRAINED, "undrain")):
+        snapshot = waiting(cluster(shut, node("n2", "2G")), *beside())
+        assert changes(snapshot)[0] == {verb: "n1"}
+    # For both of them there is no room on it.
+    tight = waiting(cluster(node("n1", "4G", cordoned=True), node("n2", "2G")), *beside())
+    assert {"uncordon": "n1"} in changes(tight, key("cache"))
+    assert {"uncordon": "n1"} not in changes(tight)
+
+
+def test_who_is_refused_for_whom_it_has_to_be_near_is_told_the_same() -> None:
+    """It is taken when somebody has started the node and it comes again."""
+    cache, web = beside()
+    snapshot = rested(lost(settled(submitted(cluster(n1="8G", n2="2G"), cache)), "n1"))
+    first, *_ = suggested_changes(readvised(snapshot, web))
+    assert first == {"start": ["n1"]}
+    world = followed_by_operator(snapshot, first)
+    assert world and isinstance(submit(rested(world), web), Plan)
 
 
 # Refused ------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ozymandias.api.documents import pool_lines, pool_rows
+from ozymandias.cli.pools import _draw
 from ozymandias.core.autoscale import (
     PENDING_MAX,
     Answer,
@@ -210,6 +212,20 @@ def test_nothing_is_scaled_in_a_freeze(is_own: bool) -> None:
         assert head.wanted == 1 and head.look and steps_of(head) == 0
         assert f"but frozen by {by} until Thu 1970-01-01 13:00 UTC" in head.look.reason
     assert looked(snapshot, 3, now=13 * 3600.0).jobs[WEB].head.wanted == 3
+
+
+def test_that_a_pool_is_frozen_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """By `ozy why` and `ozy pools`, whether or not it would have made a step."""
+    rules = replace(RULES, freeze=(Freeze(start=0, end=780),))
+    snapshot = settled(submitted(ROOMY, pool(1, rules)))
+    for pending, last in ((None, "it stays as it is: HTTP 500"), (3, "3 pending, but frozen by")):
+        held = looked(snapshot, pending)
+        lines = pool_lines(held, held.jobs[WEB], NOON)
+        assert " ".join(lines).count("frozen by the job's own window until") == 1
+        _draw(pool_rows(held, NOON))
+        shown = capsys.readouterr().out
+        assert last in lines[0] and last in shown
+        assert shown.count("frozen by the job's own window until") == 1
 
 
 def test_the_number_is_the_pools_own() -> None:

@@ -28,7 +28,7 @@ def test_document_of_a_plan() -> None:
     document = plan_document(submit(THREE, job(instances=2)))
     assert document["fits"] is True and document["problem"] is None
     assert [p["instance"] for p in document["place"]] == ["web-0", "web-1"]
-    assert set(document["place"][0]) == {"instance", "node", "reason"}
+    assert set(document["place"][0]) == {"instance", "job", "namespace", "node", "reason"}
     assert document["stop"] == document["move"] == []
 
 
@@ -188,6 +188,6 @@ def test_why_not_there_and_stopping() -> None:
     snapshot = settled(submitted(cluster(n1="4G"), job()))
     snapshot = after(snapshot, plan_stop(snapshot, WEB))
     assert why(snapshot, WEB) == (
-        "web was stopped; 1 of its instances are not gone yet.",
+        "web was stopped; 1 of its instances is not gone yet.",
         "web-0 is stopping on n1.",
     )

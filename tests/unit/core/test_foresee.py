@@ -155,7 +155,7 @@ def test_whom_a_new_job_displaces_finds_another_place_or_waits_and_that_is_told(
         plan = planned(submit(snapshot, job("new", 1, "3G", priority=500)))
         found = foresee(snapshot, plan, SECONDS)
         assert [(str(c.instance), c.origin, c.to) for c in found.others] == others
-        assert [(fate.job.name, fate.waiting) for fate in found.hurt] == hurt
+        assert [(fate.job.name, tuple(map(str, fate.waiting))) for fate in found.hurt] == hurt
 
 
 def test_others_take_the_room_that_an_old_instance_leaves() -> None:

@@ -1,17 +1,34 @@
 """What is preferred in vain is told: preferences block nothing, so nobody would notice."""
 
 import pytest
+import yaml
 
 from ozymandias.core.explain import plan_document
 from ozymandias.core.in_vain import GUESSES_MAX, KNOWN_MAX, in_vain
-from ozymandias.model.job import Job, PlacementRules
+from ozymandias.core.schedule import plan_stop
+from ozymandias.jobspec.parse import parse
+from ozymandias.model.job import Job, Namespace, Neighbour, PlacementRules
+from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.settings import NodePool, Settings
-from tests.unit.core.builders import cluster, job, lost, node, submit
+from tests.unit.core.builders import (
+    after,
+    cluster,
+    job,
+    key,
+    lost,
+    node,
+    refused,
+    settled,
+    submit,
+    submitted,
+)
 from tests.unit.core.test_labels import rule
 
 SOME = {"role": "infra", "zone": "a"}
 MORE = {"role": "apps", "zone": "b", "disk": "ssd", "cores": "8"}
+PROD = Namespace("prod")
+FILE = b"name: web\ncontainers: {app: {image: nginx, memory: 64M}}\n"
 NODES = cluster(node("n1", labels=SOME), node("n2", labels=MORE), node("n3", labels=MORE))
 
 
@@ -80,6 +97,44 @@ def test_what_only_nodes_have_that_it_may_not_be_on_is_told() -> None:
     assert in_vain(pooled, preferring("role == infra")) == ()
     # That no node at all may have it is a problem of its own, and no plan.
     assert in_vain(NODES, preferring("disk == sdd", require=("role == none",))) == ()
+
+
+def test_a_neighbour_that_is_not_there_is_told() -> None:
+    """Preferred or to be apart from, with the jobs that may have been meant; it is no problem."""
+    there = submitted(NODES, job("cache"), job("db"), replace(job("logs"), namespace=PROD))
+
+    def told(**placement: object) -> tuple[str, ...]:
+        wanted = parse(FILE + yaml.safe_dump({"placement": placement}).encode())
+        assert isinstance(submit(there, wanted), Plan)
+        return in_vain(there, wanted)
+
+    begun = "there is no job cahce, so to be {} cahce changes nothing until it comes"
+    one, meant = {"job": "cahce", "weight": 5}, "; there is: cache"
+    assert told(near=[one]) == (begun.format("near") + meant,)
+    assert told(apart=[one]) == told(apart="cahce") == (begun.format("apart from") + meant,)
+    (elsewhere,) = told(apart="logs")
+    assert elsewhere.startswith("there is no job logs,")
+    assert elsewhere.endswith("; there is: prod/logs")
+    for name in ("xyz", "prod/lxx"):  # of one namespace is no likeness
+        (nothing_alike,) = told(apart=name)
+        assert nothing_alike.endswith("until it comes")
+    assert told(near="cache") == told(apart=["db", "prod/logs"]) == ()
+    assert told(near=[{**one, "job": "cache"}]) == ()
+
+
+def test_a_neighbour_that_goes_is_told_and_one_that_has_to_be_near_is_a_problem() -> None:
+    """Who is being stopped is as good as gone; to have to be near nobody is refused, as before."""
+    there = settled(submitted(NODES, job("cache")))
+    going = after(there, plan_stop(there, key("cache")))
+    wanted = replace(job(), placement=PlacementRules(apart=(Neighbour(job=key("cache")),)))
+    assert in_vain(there, wanted) == () and len(in_vain(going, wanted)) == 1
+    nobody = PlacementRules(near=(Neighbour(job=key("nobody")),))
+    required = replace(job(), placement=nobody)
+    assert in_vain(there, required) == ()
+    assert refused(submit(there, required)).hint.startswith("Submit nobody first,")
+    near = replace(job(), placement=PlacementRules(near=(Neighbour(job=key("cahce")),)))
+    hint = refused(submit(there, near)).hint
+    assert hint.startswith("Did you mean cache? Else submit cahce first,")
 
 
 def test_guessing_is_bounded() -> None:

@@ -114,6 +114,19 @@ def test_what_cant_be_read_is_told_by_its_column(text: str, column: int, words: 
     assert found.detail.startswith(f"Column {column}: ") and words in found.detail
 
 
+def test_a_job_that_is_not_there_is_told_with_those_that_may_be_meant() -> None:
+    """The one of that name in another namespace, or one of a name like it."""
+    prod = replace(job("web"), namespace=key("web", "prod").namespace)
+    future = Future(submitted(cluster(n1="4G"), prod, job("cache")))
+    for text, hint in (
+        ("scale web 3", "Did you mean prod/web?"),
+        ("stop cahce", "Did you mean cache?"),
+        ("stop nothing", "`ozy jobs` lists them."),
+    ):
+        problem = future.suppose(*steps(text))
+        assert problem and problem.hint == hint, text
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_steps_or_a_problem(text: str) -> None:
     """Whatever is typed, the answer is one of the two."""
@@ -228,6 +241,9 @@ def test_survival_names_the_worst_loss() -> None:
     assert survival.worst and survival.worst.nodes == ("n1",)
     words = survival_words(survival)
     assert words.startswith("survives the loss of any one node: no: web-")
+    shop = replace(job("web", 4), namespace=key("web", "shop").namespace)
+    theirs = survival_words(judge(settled(submitted(cluster(n1="4G", n2="2G"), shop))))
+    assert theirs == words.replace("web", "shop/web")
     assert words.endswith("would wait (n1 lost)")
 
 
@@ -341,14 +357,15 @@ def carried_out(lived: Lived, step: Step) -> None:
         added = replace(node(name), ledger=ledger)
         lived.become(replace(now, nodes={**now.nodes, name: added}))
     else:
-        plan = decided(now, step, lived.wall)
+        plan = decided(lived, step)
         if isinstance(plan, Plan):
             lived.carry_out(plan)
 
 
-def decided(now: Snapshot, step: Step, wall: float) -> Plan | Problem:
+def decided(lived: Lived, step: Step) -> Plan | Problem:
+    now = lived.now
     if step.verb is Verb.SCALE and step.job:
-        return plan_scale(now, step.job, step.count)
+        return plan_scale(now, step.job, step.count, lived.lately())
     if step.verb is Verb.STOP and step.job:
         return plan_stop(now, step.job)
     (name,) = step.nodes
@@ -358,7 +375,7 @@ def decided(now: Snapshot, step: Step, wall: float) -> Plan | Problem:
         return plan_uncordon(now, name)
     if step.verb is Verb.UNDRAIN:
         return plan_end_drain(now, name)
-    return plan_begin_drain(now, name, Drain(since=wall))
+    return plan_begin_drain(now, name, Drain(since=lived.wall))
 
 
 def done(future: Future) -> list[tuple[str, str, str]]:
@@ -594,6 +611,25 @@ def test_whoever_was_displaced_may_be_again_after_a_minute() -> None:
     snapshot = settled(submitted(cluster(n1="2G", n2="2G"), job("low", 2, "1G")))
     snapshot = settled(submitted(snapshot, job("mid", 2, "1G", priority=5)))
     compare(snapshot, "lose n2; add x 1G 10G; lose n1")
+    jobs = job("low", 1, "1G"), job("shop", 0, "1G", priority=9)
+    snapshot = settled(submitted(cluster(n1="1G"), *jobs))
+    future = compare(snapshot, "scale shop 1; add n2 1G; scale shop 2; add n3 1G; scale shop 3")
+    assert len(list(future.now.instances(key("shop")))) == 3
+
+
+def test_whom_a_future_displaces_is_not_displaced_again_at_once() -> None:
+    """Only after a minute: also when the same job would displace the same instance once more."""
+    jobs = job("low", 1, "1G"), job("shop", 0, "1G", priority=9)
+    future = Future(settled(submitted(cluster(n1="1G"), *jobs)), SECONDS).play()
+    for number in range(1, 4):
+        (scale, add) = steps(f"scale shop {number}; add n{number + 1} 1G")
+        assert future.suppose(scale) is None
+        assert future.suppose(add) is None
+        assert at_once(future.advancing())  # who was displaced comes to the new node
+        (again,) = steps(f"scale shop {number + 1}")
+        problem = future.suppose(again)
+        assert problem and problem.kind.slug == "insufficient-memory", number
+        future.play()
 
 
 def test_a_rollout_under_way_goes_on_as_foreseen() -> None:

@@ -78,7 +78,7 @@ def lines(plan: Plan) -> str:
     """As `ozy plan` prints it."""
     signs = {True: "+", False: "-"}
     return "".join(
-        f"  {signs[e.before is None]} {e.job.name}-{e.slot} on {e.node}: {e.reason}\n"
+        f"  {signs[e.before is None]} {e.instance} on {e.node}: {e.reason}\n"
         for e in sorted(plan.edits, key=lambda e: e.before is not None)
     )
 
