@@ -47,10 +47,14 @@ class InstanceChange(Struct):
 
 
 class PlayedStep(Struct):
-    """A step, the problem if the cluster would refuse it, and what follows in this order."""
+    """A step, the problem if the cluster would refuse it, and what follows in this order.
+
+    A drain is played as with `--force`; `forced` is the problem that it would be without.
+    """
 
     step: str
     problem: Problem | None
+    forced: Problem | None
     changes: list[InstanceChange]
     hurt: list[Fate]
 

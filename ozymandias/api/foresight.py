@@ -14,6 +14,8 @@ from ozymandias.api import documents
 from ozymandias.api.access import Access, Document
 from ozymandias.api.rights import told
 from ozymandias.api.stepwise import step_by_step
+from ozymandias.api.upkeep import blocked
+from ozymandias.core.departures import foresee_drain
 from ozymandias.core.drift import drifting
 from ozymandias.core.foresee import Foreseen, foreseeing
 from ozymandias.core.freeze import cluster_frozen
@@ -87,6 +89,7 @@ class Foresight:
 
     async def _play(self, future: Future, step: Step, right: Right = Right.ADMIN) -> Document:
         before, noted = future.now, len(future.changes)
+        forced = _forced(before, step)
         problem = future.suppose(step)
         if problem is not None and problem.kind.slug == "invalid-what-if":
             raise ProblemError(problem)  # of no node or job of that name: nothing to suppose
@@ -95,6 +98,7 @@ class Foresight:
         return {
             "step": step.text,
             "problem": told(right, problem).document() if problem else None,
+            "forced": forced.document() if forced else None,
             "changes": [change_row(change) for change in future.changes[noted:]],
             "hurt": [fate_row(fate) for fate in hurt],
         }
@@ -179,6 +183,15 @@ class Foresight:
 
     def _snapshot(self) -> Snapshot:
         return self._access.mirror.snapshot()
+
+
+def _forced(snapshot: Snapshot, step: Step) -> Problem | None:
+    """What a drain would be refused for without `--force`: it is played as with that."""
+    there = snapshot.nodes.get(step.nodes[0]) if step.verb is Verb.DRAIN else None
+    if there is None or there.ledger.drain is not None:
+        return None
+    outlook = foresee_drain(snapshot, there.name)
+    return blocked(there.name, outlook) if outlook.blockers else None
 
 
 def _what_it_hangs_on(snapshot: Snapshot, wall: float) -> tuple[object, ...]:

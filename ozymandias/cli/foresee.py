@@ -82,6 +82,8 @@ def _draw_step(step: Document) -> None:
     print(f"{step['step']}:")
     if step["problem"]:
         print(paint("  ! ", RED) + f"refused: {clean(step['problem']['detail'])}")
+    if forced := step.get("forced"):  # an earlier daemon does not tell
+        print(paint("  ! ", YELLOW) + f"needs --force: {clean(forced['detail'])}")
     _draw_changes(step["changes"])
     if not step["changes"] and not step["problem"]:
         print("    nothing moves")

@@ -179,7 +179,8 @@ def _draw_end(name: str, row: Document) -> None:
         print(f"{paint('drained', GREEN)} {name}: nothing is left on it.")
         return
     if not row["drain"]:
-        print(f"The drain of {name} was ended; {plural(row['instances'], 'instance')} stay.")
+        stay = "stays" if row["instances"] == 1 else "stay"
+        print(f"The drain of {name} was ended; {plural(row['instances'], 'instance')} {stay}.")
         return
     print(f"{plural(row['instances'], 'instance')} still on {name}; the drain goes on.")
     for blocker in row["drain"]["blockers"]:

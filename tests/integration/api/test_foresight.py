@@ -58,6 +58,8 @@ def test_what_if_tells_people(running: Cluster) -> None:
     assert "Not everything would have a place (web)." in ran.out
     ran = running.ozy("what-if", "lose n2; drain n3; undrain n3")
     assert "drain n3:" in ran.out and "undrain n3:" in ran.out
+    assert "  ! needs --force: 2 of 3 instances on n3 could not move: web-" in ran.out
+    assert "needs --force" not in running.ozy("what-if", "drain n3").out
     assert "No job would be worse off." in ran.out
 
 
