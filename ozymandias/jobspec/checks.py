@@ -77,12 +77,23 @@ def expected(expects: str, node: Node, hint: str = "") -> Wrong:
 def text_of(node: Node, expects: str, *, length_max: int = TEXT_LENGTH_MAX) -> str:
     """The text of a scalar, numbers and booleans as they are written."""
     if not isinstance(node, Scalar) or node.value is None:
-        raise expected(expects, node)
+        raise expected(expects, node, _one_text(node))
     if "\0" in node.text:
         raise Wrong("text must not contain a NUL character")
     if len(node.text) > length_max:
         raise Wrong(f"text of {len(node.text)} characters; at most {length_max} are allowed")
     return node.text
+
+
+def _one_text(node: Node) -> str:
+    """What to do where a colon made a mapping of a text: ``[curl, -H, Accept: text/html]``."""
+    entries = list(node.entries.values()) if isinstance(node, Mapping) else []
+    if len(entries) != 1 or entries[0].key.mark != node.mark:
+        return ""  # it was written in braces
+    key, value = entries[0].key, entries[0].value
+    if not isinstance(value, Scalar) or value.mark.line != key.mark.line:
+        return ""
+    return f"if it is one text, write it in quotes: {quoted(f'{key.text}: {value.text}')}"
 
 
 @dataclass(frozen=True, slots=True)
