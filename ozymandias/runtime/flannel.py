@@ -233,7 +233,7 @@ class FlannelNetwork:
             if not container.get("IsInfra") or not is_running(container):
                 continue
             path = f"/containers/{segment(container['Id'])}"
-            status, found = await self._api.call("GET", f"{path}/json", accept=(404,))
+            status, found = await self._api.inspect(container["Id"])
             networks = (found or {}).get("NetworkSettings", {}).get("Networks") or {}
             address = (networks.get(self._name) or {}).get("IPAddress") if status != 404 else ""
             if address and ipaddress.IPv4Address(address) not in subnet:

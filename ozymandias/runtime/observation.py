@@ -12,7 +12,7 @@ from ozymandias.model.job import NetworkMode
 from ozymandias.model.pod import ContainerState, ObservedContainer, ObservedPod, PodId
 from ozymandias.runtime import podspec
 from ozymandias.runtime.kernel_log import KernelLog
-from ozymandias.runtime.podman_api import PodmanApi, filters, segment
+from ozymandias.runtime.podman_api import PodmanApi, filters
 from ozymandias.runtime.podspec import Owner
 
 LIST_SECONDS_MAX = 10.0
@@ -134,8 +134,7 @@ class Observer:
         known = self._inspected.get(name)
         if known is not None and known[0] == key:
             return known[1]
-        path = f"/containers/{segment(listed['Id'])}/json"
-        status, document = await self._api.call("GET", path, accept=(404,))
+        status, document = await self._api.inspect(listed["Id"])
         if status == 404 or not isinstance(document, dict):
             return None
         kept = {"State": document["State"], "NetworkSettings": document.get("NetworkSettings")}

@@ -9,6 +9,7 @@ Why not podman-py: see docs/decisions/0002-podman-over-http.md.
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,9 @@ DEADLINE_SECONDS = 20.0
 CONNECTIONS_MAX = 256  # streams (logs, events, exec) hold one each
 ANSWER_BYTES_MAX = 64 * 2**20
 FRAME_BYTES_MAX = 16 * 2**20
+LOOKS_MAX = 10  # at a container whose process ends under each of them
+LOOK_SECONDS = 0.1
+_HAS_JUST_ENDED = re.compile(r"/proc/[0-9]+/cgroup: no such (process|file or directory)")
 # What podman calls the absence of what a path is about, by the path's first part.
 _ABSENT = {"containers": "no such container", "pods": "no such pod", "volumes": "no such volume"}
 
@@ -80,6 +84,21 @@ class PodmanApi:
         if status >= 400 and status not in accept:
             raise Refused(what, status, _message(content))
         return status, _decoded(content)
+
+    async def inspect(self, container: str) -> tuple[int, Any]:
+        """Status, 200 or 404, and what podman knows of a container, by its id or name.
+
+        It fails where the process ends while it looks; that it has ended it knows soon after.
+        """
+        path = f"/containers/{segment(container)}/json"
+        for _ in range(LOOKS_MAX - 1):
+            try:
+                return await self.call("GET", path, accept=(404,))
+            except Refused as refused:
+                if not _HAS_JUST_ENDED.search(refused.message):
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
+        return await self.call("GET", path, accept=(404,))
 
     @asynccontextmanager
     async def stream(

@@ -1,13 +1,17 @@
 """podman's bad moments: gone, hung, restarted; and what is not ours."""
 
 import asyncio
+import re
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 
 from ozymandias.model.job import HealthCheck, HealthKind, PullPolicy
 from ozymandias.model.pod import ContainerState
@@ -17,7 +21,7 @@ from ozymandias.runtime.podman_api import PodmanApi
 from ozymandias.runtime.podspec import infra_name
 from tests.integration.podman.conftest import BUSYBOX, PodmanKit, Site, shell
 from tests.podman_service import PodmanService, running_service
-from tests.runtime_contract import make_pod, observed, state_of
+from tests.runtime_contract import make_pod, observed, state_of, until
 
 SLEEP = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done"
 DEADLINE_SECONDS = 1.0
@@ -179,6 +183,67 @@ async def test_what_vanishes_under_a_look_is_gone_and_no_failure(kit: PodmanKit)
                 for _ in range(4):
                     group.create_task(look(infra_name(pod.id)))
                 await kit.runtime.remove_pod(pod.id)
+
+
+@asynccontextmanager
+async def once_in_its_way(
+    service: Path, directory: Path, failure: dict[str, Any]
+) -> AsyncIterator[tuple[Path, list[str]]]:
+    """podman behind a socket that answers the first look at a container with a failure instead."""
+    looked: list[str] = []
+    connector = aiohttp.UnixConnector(path=str(service))
+
+    async def pass_on(request: web.BaseRequest) -> web.Response:
+        if re.search("/containers/[0-9a-f]{64}/json$", request.path):
+            looked.append(request.path)
+            if len(looked) == 1:
+                return web.json_response(failure, status=500)
+        body = await request.read()
+        url = f"http://podman{request.raw_path}"
+        headers = {"Content-Type": request.headers.get("Content-Type", "application/json")}
+        async with client.request(request.method, url, data=body, headers=headers) as answer:
+            return web.Response(status=answer.status, body=await answer.read())
+
+    socket = directory / "in-its-way.sock"
+    async with aiohttp.ClientSession(connector=connector) as client:
+        runner = web.ServerRunner(web.Server(pass_on))
+        await runner.setup()
+        try:
+            await web.UnixSite(runner, str(socket)).start()
+            yield socket, looked
+        finally:
+            await runner.cleanup()
+
+
+@pytest.mark.parametrize("why", ["no such process", "no such file or directory"])
+async def test_what_ends_under_a_look_has_ended_and_is_no_failure(
+    kit: PodmanKit, tmp_path: Path, why: str
+) -> None:
+    """podman 4.3 reads the control group of a process that is gone by then, and answers 500."""
+    pod = make_pod(shell("exit 3"))
+    await kit.runtime.create_pod(pod)
+    await kit.runtime.start_container(pod.id, "app")
+    await until(kit.runtime, pod, lambda p: state_of(p) is ContainerState.EXITED)
+    words = {"cause": why, "message": f"read /proc/24507/cgroup: {why}", "response": 500}
+    async with once_in_its_way(kit.site.service.socket, tmp_path, words) as (socket, looked):
+        async with aclosing(kit.site.runtime(socket=socket)) as runtime:
+            found = await observed(runtime, pod)
+    assert found is not None and found == await observed(kit.runtime, pod)
+    assert state_of(found) is ContainerState.EXITED
+    assert looked[0] in looked[1:]
+
+
+async def test_any_other_failure_of_a_look_is_one(kit: PodmanKit, tmp_path: Path) -> None:
+    """It is not asked again, and nothing is made up."""
+    pod = make_pod(shell(SLEEP))
+    await kit.runtime.create_pod(pod)
+    words = {"cause": "disk", "message": "database is locked", "response": 500}
+    async with once_in_its_way(kit.site.service.socket, tmp_path, words) as (socket, looked):
+        await kit.runtime.start_container(pod.id, "app")
+        async with aclosing(kit.site.runtime(socket=socket)) as runtime:
+            with pytest.raises(RuntimeFailed, match="database is locked"):
+                await runtime.list_pods()
+    assert len(looked) == 1
 
 
 async def test_unknown_network_leaves_the_name_free(kit: PodmanKit) -> None:

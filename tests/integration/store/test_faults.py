@@ -153,7 +153,14 @@ async def test_pause_of_the_leader(cluster: EtcdCluster, prefix: bytes) -> None:
             finally:
                 cluster.resume(leader)
             await asyncio.sleep(1.0)  # time for an old leader to do what it should not
-            assert await store.get(prefix + b"lease") is not None and not kept.done()
+            if await store.get(prefix + b"lease") is not None:
+                assert not kept.done()
+                return
+            # Before 3.4.31 and 3.5.13 it may revoke what it takes for lapsed (etcd#15247): seldom,
+            # and then whoever keeps the lease is told.
+            async with asyncio.timeout(5):
+                with pytest.raises(LeaseLost):
+                    await kept
 
 
 async def test_lost_quorum(cluster: EtcdCluster, prefix: bytes) -> None:
