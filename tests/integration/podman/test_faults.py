@@ -225,9 +225,11 @@ async def test_what_ends_under_a_look_has_ended_and_is_no_failure(
     await kit.runtime.start_container(pod.id, "app")
     await until(kit.runtime, pod, lambda p: state_of(p) is ContainerState.EXITED)
     words = {"cause": why, "message": f"read /proc/24507/cgroup: {why}", "response": 500}
-    async with once_in_its_way(kit.site.service.socket, tmp_path, words) as (socket, looked):
-        async with aclosing(kit.site.runtime(socket=socket)) as runtime:
-            found = await observed(runtime, pod)
+    async with (
+        once_in_its_way(kit.site.service.socket, tmp_path, words) as (socket, looked),
+        aclosing(kit.site.runtime(socket=socket)) as runtime,
+    ):
+        found = await observed(runtime, pod)
     assert found is not None and found == await observed(kit.runtime, pod)
     assert state_of(found) is ContainerState.EXITED
     assert looked[0] in looked[1:]
