@@ -19,12 +19,12 @@ from ozymandias.cli.render import (
     YELLOW,
     clean,
     paint,
-    plural,
     print_table,
     sentence,
     show,
     when,
 )
+from ozymandias.model.units import counted
 
 POLL_SECONDS = 0.5
 INSTANCES_TOLD = 3
@@ -175,7 +175,7 @@ def _draw_end(view: Document, is_done: bool) -> None:
     if not is_done:
         print("The rebalance goes on; `ozy rebalance --stop` ends it.")
     elif view["moves"]:
-        print(f"{paint('rebalanced', GREEN)}: {plural(len(view['moves']), 'move')} would be next.")
+        print(f"{paint('rebalanced', GREEN)}: {counted(len(view['moves']), 'move')} would be next.")
     else:
         print(f"{paint('rebalanced', GREEN)}: no move is worth it any more.")
 
@@ -201,5 +201,5 @@ def _draw_forecast(found: Document) -> None:
         for fill in found["nodes"]
     ]
     print_table(("GAIN", "BEFORE", "AFTER"), rows, empty="")
-    print(f"{plural(len(found['moves']), 'move')}.")
+    print(f"{counted(len(found['moves']), 'move')}.")
     _draw_notes(found)

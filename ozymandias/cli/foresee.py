@@ -15,11 +15,11 @@ from ozymandias.cli.render import (
     job_name,
     named,
     paint,
-    plural,
     print_table,
     sentence,
     show,
 )
+from ozymandias.model.units import counted
 
 WORK_SECONDS = 120.0  # many losses of many nodes take their time
 CHANGES_SHOWN_MAX = 40
@@ -63,7 +63,7 @@ def draw_outcome(found: Document) -> None:
     if found["waiting"]:
         print()
         for row in found["waiting"]:
-            count = plural(row["count"], "instance")
+            count = counted(row["count"], "instance")
             print(f"{count} of {job_name(row)} would wait: {row['reason']}")
     print()
     if not found["at_rest"]:
@@ -114,9 +114,9 @@ def draw_followed(found: Document) -> None:
         print("Meanwhile, of other jobs:")
         _draw_changes(found["others"])
     if found.get("missing"):
-        print(paint(f"In the end {plural(found['missing'], 'instance')} would wait.", RED))
+        print(paint(f"In the end {counted(found['missing'], 'instance')} would wait.", RED))
     if found.get("outdated"):
-        count = plural(found["outdated"], "instance")
+        count = counted(found["outdated"], "instance")
         print(paint(f"In the end {count} would not be replaced.", RED))
     for fate in found.get("hurt", ()):
         print(paint(f"In the end {_hurt_words(fate)} would wait.", RED))
@@ -177,7 +177,7 @@ def _waiting(fate: Document) -> list[str]:
 def _who(names: list[str], count: int) -> str:
     """So many instances, of which these lose their place; the others had none before either."""
     if not names:
-        return plural(count, "instance") if count > 0 else ""
+        return counted(count, "instance") if count > 0 else ""
     shown = names[:NAMES_SHOWN_MAX]
     more = max(count, len(names)) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

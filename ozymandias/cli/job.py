@@ -32,12 +32,11 @@ from ozymandias.cli.render import (
     job_name,
     named,
     paint,
-    plural,
     print_document,
     show,
 )
 from ozymandias.cli.watch import Watch
-from ozymandias.model.units import format_cores, format_duration, format_size
+from ozymandias.model.units import counted, format_cores, format_duration, format_size
 from ozymandias.problems import CATALOGUE, ProblemError
 
 SEEN_SECONDS = 5.0
@@ -165,7 +164,7 @@ def _draw_plan(client: Client, found: Document) -> None:
     cores = f" and {format_cores(found['cpu_millis'])}" if found.get("cpu_millis") else ""
     each = "" if found["wanted"] == 1 else "each "
     print(
-        f"{job_name(found)} version {found['version']}: {plural(found['wanted'], 'instance')},"
+        f"{job_name(found)} version {found['version']}: {counted(found['wanted'], 'instance')},"
         f" {each}{format_size(found['memory_bytes'])} of memory{disk}{cores}"
     )
     for container in found["containers"]:
@@ -246,7 +245,7 @@ def scale(job: str, instances: int, if_version: int | None, detach: bool, timeou
     client = connect()
     path = ("jobs", *job_and_namespace(job), "scale")
     change = client.post(*path, body={"instances": instances}, once=True, version=if_version)
-    _tell(f"{job_name(change)} shall have {plural(instances, 'instance')}.")
+    _tell(f"{job_name(change)} shall have {counted(instances, 'instance')}.")
     _finish(client, change, detach, timeout)
 
 
@@ -335,7 +334,7 @@ def _finish(
     took = format_duration(watch.elapsed_seconds)
     done(
         f"{job_name(change)} version {status['version']} is up:"
-        f" {status['up_to_date']} of {plural(status['wanted'], 'instance')} healthy after {took}."
+        f" {status['up_to_date']} of {counted(status['wanted'], 'instance')} healthy after {took}."
     )
     for url in urls(client.context.ingress, status["hosts"]):
         print(f"  {url}")

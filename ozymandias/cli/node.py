@@ -6,8 +6,9 @@ from ozymandias.cli.complete import complete_node
 from ozymandias.cli.founding_upkeep import leave
 from ozymandias.cli.local import local_state_dir, showing_logs, state_dir_option
 from ozymandias.cli.options import context_option, output_option
-from ozymandias.cli.render import plural, show
+from ozymandias.cli.render import show
 from ozymandias.cli.upkeep import cordon, drain, label, uncordon, undrain
+from ozymandias.model.units import counted
 
 
 @click.group()
@@ -37,7 +38,7 @@ def kill(name: str, state_dir: str | None) -> None:
     from ozymandias.cluster import local
 
     pods = local.kill_node(local_state_dir(state_dir), name)
-    gone = f"Killed {name} and its {plural(pods, 'pod')}."
+    gone = f"Killed {name} and its {counted(pods, 'pod')}."
     text = f"{gone} `ozy node start {name}` brings it back."
     show({"node": name, "killed": True, "pods": pods}, lambda _: print(text))
 

@@ -193,7 +193,3 @@ def named(row: Mapping[str, Any], name: str = "") -> str:
 def job_name(document: Mapping[str, Any]) -> str:
     """As it is typed: the namespace is left out when it is the default one."""
     return named(document, str(document["job"]))
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -7,7 +7,8 @@ import click
 
 from ozymandias.cli.client import Document, connect
 from ozymandias.cli.options import cluster_options
-from ozymandias.cli.render import DIM, GREEN, RED, YELLOW, clean, named, paint, plural, show
+from ozymandias.cli.render import DIM, GREEN, RED, YELLOW, clean, named, paint, show
+from ozymandias.model.units import counted
 
 EXPORT_SECONDS = 120.0
 STEPS_SHOWN_MAX = 40
@@ -61,7 +62,7 @@ def _export(file: str, with_environment: bool, decision: str) -> int:
         Path(file).write_bytes(data)
     except OSError as error:
         raise click.UsageError(f"{file}: {error.strerror or error}") from None
-    print(f"{file}: {plural(len(data), 'byte')}. `ozy replay {file}` runs the scheduler over it.")
+    print(f"{file}: {counted(len(data), 'byte')}. `ozy replay {file}` runs the scheduler over it.")
     return 0
 
 
@@ -158,7 +159,7 @@ def _draw_decision(found: Document) -> None:
         print(paint("  - ", RED) + reason)
         _draw_again(stopped, "Decided otherwise", "Not computed again")
     if plan["left_out"]:
-        more = plural(plan["left_out"], "more step")
+        more = counted(plan["left_out"], "more step")
         print(paint(f"{more} of the decision are not on record: it was a large one.", DIM))
     _draw_sum(found)
 
@@ -183,7 +184,7 @@ def _draw_sum(found: Document) -> None:
         words = "It comes out as it was decided, but not as where the file was written"
         print(f"{words} (by {_made_by(found)}): `-o json` shows both.", file=sys.stderr)
     elif unknown:
-        print(f"As it was decided, but for {plural(unknown, 'step')} of which nobody can tell.")
+        print(f"As it was decided, but for {counted(unknown, 'step')} of which nobody can tell.")
     else:
         print("The same as was decided.")
 

@@ -7,7 +7,8 @@ import click
 from ozymandias.cli.client import connect
 from ozymandias.cli.complete import complete_node
 from ozymandias.cli.options import context_option, output_option
-from ozymandias.cli.render import GREEN, YELLOW, clean, named, paint, plural, show
+from ozymandias.cli.render import GREEN, YELLOW, clean, named, paint, show
+from ozymandias.model.units import counted
 
 
 @click.command()
@@ -44,7 +45,7 @@ def _draw_node(document: dict[str, Any]) -> None:
     leaving, staying = document["leaving"], document["staying"]
     state = f"under {clean(pressure)}" if pressure else "under no pressure"
     asked = document["keeps"]
-    wish = f"; it would keep {plural(asked, 'instance')} now" if asked is not None else ""
+    wish = f"; it would keep {counted(asked, 'instance')} now" if asked is not None else ""
     print(f"{document['node']} is {state}{wish}.")
     for number, row in enumerate(leaving, 1):
         where = f"-> {row['to']}" if row["to"] else "stops"

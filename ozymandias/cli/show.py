@@ -14,11 +14,11 @@ from ozymandias.cli.render import (
     job_name,
     named,
     paint,
-    plural,
     print_table,
     show,
     state_colour,
 )
+from ozymandias.model.units import counted, format_size
 
 INSTANCE = re.compile(r"(.+)-(\d{1,9})")
 _HEADER = ("INSTANCE", "NODE", "STATE", "VERSION", "RESTARTS", "ADDRESS", "REASON")
@@ -165,7 +165,7 @@ def _draw_cluster(found: Document) -> None:
     print(f"instances  {_counts(found['instances'])}")
     if found.get("drifting"):  # an older daemon does not count them
         do, them = ("does", "it") if found["drifting"] == 1 else ("do", "them")
-        drift = f"{plural(found['drifting'], 'instance')} {do} without what the job prefers"
+        drift = f"{counted(found['drifting'], 'instance')} {do} without what the job prefers"
         print(f"drift      {paint(drift, YELLOW)}; `ozy drift` lists {them}")
     print(found["survival"]["text"])
     if found["pending"]:
@@ -220,8 +220,6 @@ def _draw_nodes(rows: list[Document]) -> None:
 
 def _used(sizes: dict[str, int]) -> str:
     """``1.5G of 4G``: what is allocated, of what may be."""
-    from ozymandias.model.units import format_size
-
     offered = sizes["total"] - sizes["reserved"]
     kept = f", {format_size(sizes['reserved'])} reserved" if sizes["reserved"] else ""
     return f"{format_size(sizes['allocated'])} of {format_size(offered)}{kept}"

@@ -12,7 +12,8 @@ import click
 from ozymandias.cli.client import Client, Document, connect
 from ozymandias.cli.complete import complete_node
 from ozymandias.cli.options import context_option, output_option, settings, waiting_options
-from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, plural, sentence, show
+from ozymandias.cli.render import GREEN, RED, YELLOW, clean, paint, sentence, show
+from ozymandias.model.units import counted, parse_duration
 
 POLL_SECONDS = 0.5
 
@@ -139,8 +140,6 @@ def drain(
 def _seconds(text: str | None) -> float:
     if text is None:
         return 0.0
-    from ozymandias.model.units import parse_duration
-
     try:
         seconds = parse_duration(text)
     except ValueError as error:
@@ -162,7 +161,7 @@ def _wait(client: Client, name: str, found: Document, timeout: float, is_table: 
         while row["instances"] and row["drain"] and time.monotonic() < until:
             if is_table and told != row["instances"]:
                 told = row["instances"]
-                print(f"{plural(told, 'instance')} on {name}", flush=True)
+                print(f"{counted(told, 'instance')} on {name}", flush=True)
             time.sleep(POLL_SECONDS)
             row = client.get("nodes", name)
     except KeyboardInterrupt:
@@ -180,9 +179,9 @@ def _draw_end(name: str, row: Document) -> None:
         return
     if not row["drain"]:
         stay = "stays" if row["instances"] == 1 else "stay"
-        print(f"The drain of {name} was ended; {plural(row['instances'], 'instance')} {stay}.")
+        print(f"The drain of {name} was ended; {counted(row['instances'], 'instance')} {stay}.")
         return
-    print(f"{plural(row['instances'], 'instance')} still on {name}; the drain goes on.")
+    print(f"{counted(row['instances'], 'instance')} still on {name}; the drain goes on.")
     for blocker in row["drain"]["blockers"]:
         print(paint("  ! ", RED) + f"{blocker['instance']}: {clean(blocker['reason'])}")
 
@@ -196,7 +195,7 @@ def _draw_outlook(found: Document) -> None:
     moving = len(found["movers"])
     stuck = len(found["blockers"])
     name = found["node"]["name"]
-    words = f"{plural(moving, 'instance')} to leave {name}"
+    words = f"{counted(moving, 'instance')} to leave {name}"
     print(f"{words}, {stuck} that can't now." if stuck else f"{words}.")
 
 

@@ -7,7 +7,7 @@ import click
 from ozymandias.cli.client import Document, connect
 from ozymandias.cli.complete import complete_either, complete_job, complete_node
 from ozymandias.cli.options import cluster_options, job_and_namespace
-from ozymandias.cli.render import DIM, clean, named, paint, plural, print_table, show, when
+from ozymandias.cli.render import DIM, clean, named, paint, print_table, show, when
 from ozymandias.cli.show import either
 from ozymandias.model.units import counted, format_size, is_or_are
 
@@ -81,12 +81,12 @@ def _draw_contest(contest: Document, start: str) -> None:
         costs.append((mark, len(names) or None, vain, row["against"] or ", ".join(names)))
     print_table(("NODE", "LEAVE", "FREED IN VAIN", "WHO"), costs, empty=NOBODY)
     if more := contest["nodes_left_out"]:
-        print(paint(f"{plural(more, 'more node')} would have cost no less.", DIM))
+        print(paint(f"{counted(more, 'more node')} would have cost no less.", DIM))
     print()
     header = (f"ON {contest['node']}", "PRIORITY", "SERVES", "MEMORY", "WHAT BECAME OF IT")
     print_table(header, [*_could_leave(contest), *_staying(contest)], empty=NOBODY)
     if more := contest["candidates_left_out"]:
-        print(paint(f"{plural(more, 'more instance')} could have left.", DIM))
+        print(paint(f"{counted(more, 'more instance')} could have left.", DIM))
     if not contest["exact"]:
         print(paint("The record does not hold all that they were chosen by.", DIM))
 
