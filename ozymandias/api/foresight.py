@@ -188,10 +188,7 @@ class Foresight:
 def _forced(snapshot: Snapshot, step: Step) -> Problem | None:
     """What a drain would be refused for without `--force`: it is played as with that."""
     there = snapshot.nodes.get(step.nodes[0]) if step.verb is Verb.DRAIN else None
-    if there is None or there.ledger.drain is not None:
-        return None
-    outlook = foresee_drain(snapshot, there.name)
-    return blocked(there.name, outlook) if outlook.blockers else None
+    return blocked(there, foresee_drain(snapshot, there.name)) if there else None
 
 
 def _what_it_hangs_on(snapshot: Snapshot, wall: float) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ from ozymandias.core.nodes import (
     plan_uncordon,
 )
 from ozymandias.core.shed import Leaving, Staying, foresee_shed
-from ozymandias.model.node import Drain, Load, NodeName
+from ozymandias.model.node import Drain, Load, Node, NodeName
 from ozymandias.model.plan import Plan
 from ozymandias.model.record import replace
 from ozymandias.model.snapshot import Snapshot
@@ -131,8 +131,8 @@ class NodeUpkeep:
             if isinstance(there, Problem):
                 return there
             seen[:] = [foresee_drain(snapshot, name, has_deadline=bool(drain.deadline))]
-            if seen[0].blockers and not force and there.ledger.drain is None:
-                return blocked(name, seen[0])
+            if not force and (problem := blocked(there, seen[0])):
+                return problem
             return plan_begin_drain(snapshot, name, drain)
 
         document = await self._change("node.drained", name, decide, asked)
@@ -174,17 +174,20 @@ class NodeUpkeep:
         }
 
 
-def blocked(name: NodeName, outlook: Outlook) -> Problem:
+def blocked(there: Node, outlook: Outlook) -> Problem | None:
+    """What is in the way of a drain that would begin, unless it is forced."""
+    if there.ledger.drain is not None or not outlook.blockers:
+        return None
     total = len(outlook.movers) + len(outlook.blockers)
     of = counted(total, "instance")
     told = "; ".join(f"{b.instance}: {b.reason}" for b in outlook.blockers[:BLOCKERS_TOLD])
     more = len(outlook.blockers) - BLOCKERS_TOLD
     rest = f"; and {more} more" if more > 0 else ""
     problem = DRAIN_BLOCKED(
-        f"{len(outlook.blockers)} of {of} on {name} could not move: {told}{rest}.",
+        f"{len(outlook.blockers)} of {of} on {there.name} could not move: {told}{rest}.",
         hint="Nothing was changed. Make room and try again; or use --force, and what can't move"
         " stays until there is room or the deadline is past.",
-        node=name,
+        node=there.name,
     )
     return replace(problem, fields={**problem.fields, **outlook_document(outlook)})
 
