@@ -8,6 +8,7 @@ from ozymandias.cluster import reach
 from ozymandias.cluster.doctor import etcd
 from ozymandias.cluster.doctor.check import Check, Patient, fail, ok, warn
 from ozymandias.cluster.doctor.etcd import schedulers
+from ozymandias.store.keys import job_key
 
 IMAGE_MISSING = "image missing"  # how an instance's reason begins
 TROUBLED = {"failed", "backoff", "unhealthy"}
@@ -101,15 +102,14 @@ def _instances(rows: list[dict[str, Any]]) -> Iterator[Check]:
     """Those in trouble; the first few of them."""
     troubled = [row for row in rows if row["state"] in TROUBLED]
     for row in troubled[:ROWS_SHOWN_MAX]:
-        # As they are typed: with their namespace, unless that is the default one.
-        space = "" if row["namespace"] == "default" else f"{row['namespace']}/"
-        name, reason = f"instance {space}{row['instance']}", row.get("reason") or ""
+        job = str(job_key(row["namespace"], row["job"]))  # as it is typed
+        slot = row["instance"].removeprefix(row["job"])
+        name, reason = f"instance {job}{slot}", row.get("reason") or ""
         where = f"{row['state']} on {row['node']}: {reason}"
         if reason.startswith(IMAGE_MISSING):
             remedy = "Correct `image` in the job file, or bring the image to every node."
             yield fail(name, where, remedy)
         else:
-            job = f"{space}{row['job']}"
             yield warn(name, where, f"`ozy why {job}` and `ozy logs {job}` say more.")
     if len(troubled) > ROWS_SHOWN_MAX:
         rest = f"{len(troubled) - ROWS_SHOWN_MAX} more are in trouble"
